@@ -351,7 +351,7 @@ func TestAnyValueIsSent(t *testing.T) {
 		}
 		equal(t, pairs, []any{"v", want})
 	}
-	for _, value := range []any{[]byte("\xff\xfe"), strings.Repeat("x", 1<<20), strings.Repeat("🌊", 1<<18), panics{}} {
+	for _, value := range []any{[]byte("\xff\xfe"), strings.Repeat("x", 1<<20), strings.Repeat("🌊", 1<<18)} {
 		if d := c.Hit(ctx, "api", Attributes{{"v", value}}); d.Degraded {
 			t.Fatalf("%T: %+v", value, d)
 		}
@@ -795,8 +795,11 @@ func TestAnAttributeWithoutATextIsRefused(t *testing.T) {
 	type tree []tree
 	p, logged := played(t, reply(allow...)), &logs.Lines{}
 	c := client(t, p.Path, WithLogger(logged))
+	now, list := time.Now(), []any{nil} // whose text has no end
+	list[0] = list
 	for _, value := range []any{func() string { return "" }, make(chan int), session{&user{1}}, &session{}, []*user{{1}},
-		map[string]func(){}} {
+		map[string]func(){"a": nil}, []any{&user{1}}, map[string]any{"a": &user{1}}, struct{ any }{&user{1}},
+		struct{ at time.Time }{now}, list} {
 		if d := c.Hit(ctx, "api", Attributes{{"user", value}}); d.Allowed || d.Reason != "invalid" {
 			t.Errorf("%T: %+v", value, d)
 		}
@@ -805,10 +808,23 @@ func TestAnAttributeWithoutATextIsRefused(t *testing.T) {
 	if lines := logged.All(); len(lines) != 1 || lines[0] != said {
 		t.Fatal(lines)
 	}
-	now := time.Now()
-	for _, value := range []any{&user{1}, user{1}, &now, now, errors.New("no"), []string{"a"}, tree{{}}, (*user)(nil), nil} {
+	for _, value := range []any{&user{1}, user{1}, &now, now, errors.New("no"), []string{"a"}, tree{{}}, (*user)(nil), nil,
+		[]any{"a", 1, now, nil}, map[any]any{"a": []any{1}}} {
 		if d := c.Hit(ctx, "api", Attributes{{"user", value}}); d.Reason == "invalid" {
 			t.Errorf("%T is refused", value)
 		}
 	}
+}
+
+// fmt prints the panic of a String method: all such values would be one caller, and the daemon would get the message.
+func TestAValueWhoseTextPanicsIsRefused(t *testing.T) {
+	t.Parallel()
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	for _, a := range []Attributes{{{"user", panics{}}}, {{panics{}, "u1"}}} {
+		if d := c.Hit(ctx, "api", a); d.Allowed || d.Reason != "invalid" {
+			t.Errorf("%+v", d)
+		}
+	}
+	equal(t, len(p.Seen()), 0)
 }

@@ -498,3 +498,27 @@ func (k *connection) read(c *Client, lead *request) error {
 	c.finish(r, lead, bad)
 	return nil
 }
+
+// errorOf returns the fault of an ERROR: a refusal, or a failure of the daemon.
+func errorOf(elements []value) *fault {
+	f := &fault{text: "the daemon failed", reason: "protocol"}
+	code, message := uint64(0), ""
+	if len(elements) > 2 && elements[2].kind == 'u' {
+		code = elements[2].n
+	}
+	if len(elements) > 3 {
+		message = string(elements[3].bytes)
+	}
+	switch code {
+	case 6, 7, 11:
+		f.reason, f.refused, f.kept = map[uint64]string{6: "invalid", 7: "quota", 11: "not_allowed"}[code], true, true
+	case 8: // the daemon is full; it has processed no request
+		f.busy, f.again = true, true
+	case 9:
+		f.reason, f.refused = "forbidden", true
+	case 5, 10:
+		f.kept = true
+	}
+	f.text = fmt.Sprintf("the daemon answered ERROR %d %s: %.200q", code, f.reason, message)
+	return f
+}

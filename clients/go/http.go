@@ -21,7 +21,7 @@ import (
 type HTTP struct {
 	Domain      string                                 // "web" if empty
 	User        func(*http.Request) string             // the caller; "": unknown
-	Route       func(*http.Request) string             // the matched pattern; default: net/http's (from Go 1.23)
+	Route       func(*http.Request) string             // the matched pattern, as RouteOf; default: net/http's (Go 1.23), known inside of the ServeMux
 	Attributes  func(*http.Request) Attributes         // further attributes
 	FromHeaders [][2]string                            // names of attributes and their headers
 	Descriptors func(*http.Request) []Attributes       // further descriptors
@@ -57,6 +57,14 @@ func RefuseUnder(paths ...string) func(string) bool {
 	}
 }
 
+// RouteOf returns a Route for a middleware around mux: the pattern that mux will match, without its method.
+func RouteOf(mux *http.ServeMux) func(*http.Request) string {
+	return func(r *http.Request) string {
+		_, pattern := mux.Handler(r)
+		return pattern[strings.IndexByte(pattern, ' ')+1:]
+	}
+}
+
 type key struct{}
 
 // NewContext returns ctx with the decision.
@@ -80,7 +88,7 @@ func (c *Client) Middleware(with HTTP) func(http.Handler) http.Handler {
 	if err := with.check(); err != nil {
 		panic(err)
 	}
-	m := &middleware{HTTP: with, client: c}
+	m := &middleware{HTTP: with, client: c.made()}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(next, w, r) })
 	}

@@ -167,6 +167,24 @@ func TestAttributesInTheirOrder(t *testing.T) {
 	equal(t, releases(t, p, 1)[0][2], 0)
 }
 
+// A rule by path would not limit the other spellings that reach the handler of a route.
+func TestTheRouteOfAServeMuxAroundWhichTheMiddlewareIs(t *testing.T) {
+	p, mux := played(t, grant), http.NewServeMux()
+	mux.HandleFunc("/login/", fine)
+	limited := client(t, p.Path).Middleware(HTTP{Domain: "api", Route: RouteOf(mux)})(mux)
+	var found [][]any
+	for i, path := range []string{"/login/", "/login/a", "/none"} {
+		get(t, limited, path)
+		releases(t, p, i+1)
+	}
+	for _, message := range p.Seen() {
+		if message[0] == uint64(opAcquire) {
+			found = append(found, message[3].([]any)[0].([]any)[4:6])
+		}
+	}
+	equal(t, found, [][]any{{"route", "/login/"}, {"route", "/login/"}, {"ip", "127.0.0.1"}})
+}
+
 func TestPaths(t *testing.T) {
 	for path, want := range map[string]string{
 		"/": "/", "": "/", "//": "/", "/a": "/a", "/a/": "/a/", "/a//b": "/a/b", "/a/../b": "/b", "/../../a": "/a", "/a/.": "/a/",

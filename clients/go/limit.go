@@ -34,7 +34,7 @@ func (c *Client) Limit(
 
 // AwaitStart sleeps Wait; the error is that of ctx if it ended first.
 func (d *Decision) AwaitStart(ctx context.Context) error {
-	if d.Wait <= 0 {
+	if d == nil || d.Wait <= 0 {
 		return nil
 	}
 	timer := time.NewTimer(d.Wait)
@@ -71,13 +71,13 @@ func (c *Client) Charge(ctx context.Context, domain string, a Attributes, option
 		delete(q.options, "queued_us")
 		delete(q.options, "max_wait_us")
 	})
-	bad := c.ask(q, options)
+	bad := c.made().ask(q, options)
 	return bad == nil && q.ok
 }
 
 // Signal reports a utilization of this process, from 0 to 1; the daemon drops it after 3 s.
 func (c *Client) Signal(name string, value float64) {
-	if value >= 0 { // false for NaN
+	if c = c.made(); value >= 0 { // false for NaN
 		body := appendText(appendText(nil, c.pool), name)
 		c.call(opSignal, silent, 3, aUint.append(body, int64(math.Round(1000*math.Min(value, 1)))))
 	}
@@ -99,6 +99,7 @@ type Stats struct {
 
 // Stats returns the counts since the start of the client.
 func (c *Client) Stats() Stats {
+	c = c.made()
 	c.connections.Lock()
 	open := c.connections.open
 	c.connections.Unlock()
@@ -116,7 +117,7 @@ func (c *Client) Stats() Stats {
 
 // Close closes idle connections. The client may be used again.
 func (c *Client) Close() {
-	p := &c.connections
+	p := &c.made().connections
 	p.Lock()
 	idle := p.idle
 	p.idle, p.open = nil, p.open-len(idle)
@@ -140,6 +141,7 @@ func (c *Client) CallbackFailed(name string, thrown any) {
 	case "outcome", "instrument":
 		then = "the decision is not affected"
 	}
+	c = c.made()
 	c.log(fmt.Sprintf("%s panicked (%T): %s", name, thrown, then), true) // not the message, which may be personal data
 	if name != "outcome" && name != "instrument" {
 		c.report("callback", nil)

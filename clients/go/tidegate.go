@@ -81,7 +81,7 @@ type Decision struct {
 // Err returns nil if the work may start, the error of a context that ended first, else *Denied.
 func (d *Decision) Err() error {
 	switch {
-	case d.Allowed:
+	case d == nil || d.Allowed: // nil: without a check, as of an exempt request
 		return nil
 	case d.Reason == errCancelled.reason && d.err != nil:
 		return d.err
@@ -143,7 +143,7 @@ type Client struct {
 	timeout    time.Duration
 	slots      int64
 	disabled   bool
-	off        string // TIDEGATE_DISABLE, if it is set
+	off        string // why it is disabled, to be logged
 	logger     interface{ Printf(string, ...any) }
 	fallback   interface { // fallback.go; nil: none
 		remember(q *request, rule string)
@@ -193,12 +193,14 @@ func WithSocket(path string) Option { return func(c *Client) { c.path = path } }
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
 // New makes a client; the first request connects. It panics if an option is invalid: the name of a pool, the number of
-// slots, the rate of a fallback.
+// slots, the rate of a fallback. A nil *Client allows everything.
 func New(options ...Option) *Client {
 	c := &Client{path: os.Getenv("TIDEGATE_SOCKET"), pool: "default", logger: log.Default(), epoch: time.Now()}
 	c.missed, c.unreported, c.refused, c.logged = Units{}, Units{}, Units{}, map[string]bool{}
 	for _, option := range options {
-		option(c)
+		if option != nil {
+			option(c)
+		}
 	}
 	if c.problem != nil {
 		panic(c.problem)
@@ -211,10 +213,16 @@ func New(options ...Option) *Client {
 		c.timeout = c.timeoutOf(os.Getenv("TIDEGATE_TIMEOUT_MS"))
 	}
 	if off := os.Getenv("TIDEGATE_DISABLE"); off != "" && off != "0" {
-		c.disabled, c.off = true, off
+		c.disabled, c.off = true, fmt.Sprintf("TIDEGATE_DISABLE is %.40q", off)
 	}
 	return c
 }
+
+// unmade replaces nil and zero clients, which allow everything and log that once.
+var unmade = &Client{disabled: true, off: "a *Client is not made by tidegate.New", logger: log.Default(),
+	missed: Units{}, unreported: Units{}, refused: Units{}, logged: map[string]bool{}}
+
+func (c *Client) made() *Client { return when(c == nil || c.logged == nil, unmade, c) }
 
 // timeoutOf returns the timeout in milliseconds; the default, with a line of the log, if it is none.
 func (c *Client) timeoutOf(text string) time.Duration {
@@ -240,7 +248,7 @@ func (c *Client) Hit(ctx context.Context, domain string, a Attributes, options .
 
 func (c *Client) decide(ctx context.Context, op byte, domain string, a Attributes, more []CallOption) (d *Decision) {
 	var began time.Time
-	if c.observe != nil {
+	if c = c.made(); c.observe != nil {
 		began = time.Now()
 	}
 	q := newRequest(ctx, op, isDecision, domain, a)
@@ -284,14 +292,14 @@ func (c *Client) decide(ctx context.Context, op byte, domain string, a Attribute
 // call sends an operation without a decision; ok is the daemon's reply.
 func (c *Client) call(op byte, wanted, count int, body []byte) (ok bool, bad *fault) {
 	q := &request{ctx: context.Background(), op: op, wanted: wanted, count: count, body: body}
-	bad = c.ask(q, nil)
+	bad = c.made().ask(q, nil)
 	return bad == nil && q.ok, bad
 }
 
 // ask sends the request and waits for its reply. It returns a fault without a reply or if the request is refused.
 func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 	if c.off != "" {
-		c.log(fmt.Sprintf("TIDEGATE_DISABLE is %.40q: nothing is limited", c.off), true)
+		c.log(c.off+": nothing is limited", true)
 	}
 	if c.disabled {
 		return errDisabled

@@ -20,6 +20,7 @@ const ( // limits, operations and kinds of replies
 	valueMax, valueKept, digested, frameMax, levelsMax        = 1_024, 960, 33, 16_384, 4
 	idemMax, idemKept, nameMax, descriptorsMax, pairsMax      = 64, 30, 64, 8, 16
 	unitsMax                                                  = frameMax / 3 // no frame holds more
+	partsMax                                                  = 1 << 16      // of a value, such as elements of a slice
 	opAcquire, opRelease, opHit, opCharge, opPing             = 1, 2, 3, 5, 8
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
 
@@ -242,12 +243,13 @@ func (q *request) check() *fault {
 	for _, attributes := range q.descriptors {
 		from := len(q.texts)
 		for _, pair := range attributes {
-			name, value := text(pair[0]), text(pair[1])
-			if value == "" {
+			name, _ := text(pair[0])
+			value, has := text(pair[1])
+			if has && value == "" {
 				continue
 			} else if !IsName(name) {
 				return invalid("the name of an attribute is invalid; help: " + nameHelp)
-			} else if hasAddress(reflect.TypeOf(pair[1]), levelsMax) {
+			} else if !has {
 				return invalid("the attribute " + name + " has no text; help: send its id")
 			}
 			if q.texts = append(q.texts, name, value); len(q.texts)-from > 2*pairsMax {
@@ -381,8 +383,8 @@ func (q *request) appendFrame(b []byte) []byte {
 	return b
 }
 
-// text converts an attribute to the text that is sent.
-func text(value any) (s string) {
+// text converts an attribute to the text that is sent; false: it has none of its own.
+func text(value any) (s string, has bool) {
 	switch v := value.(type) {
 	case nil:
 	case string:
@@ -390,45 +392,56 @@ func text(value any) (s string) {
 	case []byte:
 		s = string(v)
 	default:
-		if pointer := reflect.ValueOf(value); pointer.Kind() == reflect.Pointer {
-			if pointer.IsNil() {
-				return ""
-			}
-			switch value.(type) {
-			case fmt.Stringer, error:
-			default: // its address would differ every time
-				value = pointer.Elem().Interface()
-			}
+		pointer := reflect.ValueOf(value)
+		if pointer.Kind() == reflect.Pointer && pointer.IsNil() {
+			return "", true
 		}
-		s = fmt.Sprint(value)
+		switch v := value.(type) { // fmt would turn a panic of these into a text
+		case error:
+			s = v.Error()
+		case fmt.Stringer:
+			s = v.String()
+		default:
+			left, of := partsMax, reflect.Indirect(pointer) // a pointer's text is that of its value
+			if hasAddress(of, &left) {
+				return "", false
+			}
+			s = fmt.Sprint(of)
+		}
 	}
 	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > valueMax {
-		return digest(s, valueKept)
+		return digest(s, valueKept), true
 	}
-	return s
+	return s, true
 }
 
-// hasAddress returns true if the text of a value of this type may have an address, as of a function, or of a pointer in
-// a struct: each object would be another caller. At the first level text reads a pointer's value.
-func hasAddress(t reflect.Type, levels int) bool {
-	if t == nil || levels == 0 || t.Implements(stringer) || t.Implements(failure) {
+// hasAddress returns true if the text of a value has an address, as of a function or of a pointer in a struct: each
+// object would be another caller. Also for more than left parts, since a value that contains itself has no end.
+func hasAddress(v reflect.Value, left *int) (has bool) {
+	if *left--; *left < 0 {
+		return true
+	} else if !v.IsValid() || v.CanInterface() && (v.Type().Implements(stringer) || v.Type().Implements(failure)) {
 		return false
 	}
-	switch t.Kind() {
-	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
+	switch v.Kind() {
+	case reflect.Func, reflect.Chan, reflect.UnsafePointer, reflect.Pointer:
 		return true
-	case reflect.Pointer:
-		return levels < levelsMax || hasAddress(t.Elem(), levels-1)
-	case reflect.Slice, reflect.Array, reflect.Map:
-		return hasAddress(t.Elem(), levels-1)
+	case reflect.Interface:
+		return hasAddress(v.Elem(), left)
+	case reflect.Slice, reflect.Array:
+		for i := 0; i < v.Len() && !has; i++ {
+			has = hasAddress(v.Index(i), left)
+		}
+	case reflect.Map:
+		for pairs := v.MapRange(); !has && pairs.Next(); {
+			has = hasAddress(pairs.Key(), left) || hasAddress(pairs.Value(), left)
+		}
 	case reflect.Struct:
-		for i := 0; i < t.NumField(); i++ {
-			if hasAddress(t.Field(i).Type, levels-1) {
-				return true
-			}
+		for i := 0; i < v.NumField() && !has; i++ {
+			has = hasAddress(v.Field(i), left)
 		}
 	}
-	return false
+	return has
 }
 
 var stringer, failure = reflect.TypeOf((*fmt.Stringer)(nil)).Elem(), reflect.TypeOf((*error)(nil)).Elem()
@@ -487,30 +500,6 @@ func (d *Decision) read(elements []value) {
 			d.Blocked = field.expect('b').n == 1
 		}
 	}
-}
-
-// errorOf returns the fault of an ERROR: a refusal, or a failure of the daemon.
-func errorOf(elements []value) *fault {
-	f := &fault{text: "the daemon failed", reason: "protocol"}
-	code, message := uint64(0), ""
-	if len(elements) > 2 && elements[2].kind == 'u' {
-		code = elements[2].n
-	}
-	if len(elements) > 3 {
-		message = string(elements[3].bytes)
-	}
-	switch code {
-	case 6, 7, 11:
-		f.reason, f.refused, f.kept = map[uint64]string{6: "invalid", 7: "quota", 11: "not_allowed"}[code], true, true
-	case 8: // the daemon is full; it has processed no request
-		f.busy, f.again = true, true
-	case 9:
-		f.reason, f.refused = "forbidden", true
-	case 5, 10:
-		f.kept = true
-	}
-	f.text = fmt.Sprintf("the daemon answered ERROR %d %s: %.200q", code, f.reason, message)
-	return f
 }
 
 // err returns the error for the application.

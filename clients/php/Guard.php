@@ -17,9 +17,10 @@ final readonly class Seen
      * @param string $peer address of the other end of the connection
      * @param \Closure $header from a header's name to its value or ''
      * @param ?string $started the time of an X-Request-Start that only the web server can have set
+     * @param ?string $route the pattern that the framework matched
      */
     public function __construct(public mixed $request, public string $method, public string $url, public string $peer,
-        public \Closure $header, public ?string $started = null)
+        public \Closure $header, public ?string $started = null, public ?string $route = null)
     {
     }
 
@@ -87,6 +88,7 @@ final class Guard
      * @param string $headers draft, legacy, both or none
      * @param ?\Closure $instrument called with each Decision and its time in seconds
      * @param Fallback|string|array<string, string>|null $fallback replaces the client's
+     * @param ?\Closure $route to the pattern of the route that handles the request; null: that of `Seen`
      */
     public function __construct(
         private readonly Client $client,
@@ -104,6 +106,7 @@ final class Guard
         private readonly string $headers = 'both',
         private readonly ?\Closure $instrument = null,
         Fallback|string|array|null $fallback = null,
+        private readonly ?\Closure $route = null,
     ) {
         $actions = is_array($onFailure) ? array_column($onFailure, 1) : (is_string($onFailure) ? [$onFailure] : []);
         array_map(static fn (string $action) => Wire::checkWord('onFailure', $action, 'allow', 'refuse'), $actions);
@@ -221,7 +224,8 @@ final class Guard
             return null;
         }
         $path = $seen->path();
-        $attributes = ['method' => $seen->method, 'path' => $path, 'ip' => $this->address($seen),
+        $route = $this->value('route', $this->route, $seen) ?? $seen->route;
+        $attributes = ['method' => $seen->method, 'path' => $path, 'route' => $route, 'ip' => $this->address($seen),
             'user' => $this->value('user', $this->user, $seen), 'user_agent' => ($seen->header)('User-Agent')];
         $attributes = array_replace($attributes, $this->attributes($seen));
         $descriptors = $this->descriptors === null ? [] : fn ($request): array => [...($this->descriptors)($request) ?? []];
@@ -424,6 +428,7 @@ final readonly class Proxies
 
     private static function packed(string $address): ?string
     {
+        $address = explode('%', $address, 2)[0]; // without the zone of a link-local one: fe80::1%eth0
         return filter_var($address, FILTER_VALIDATE_IP) === false ? null : inet_pton($address);
     }
 

@@ -33,7 +33,8 @@ final readonly class Middleware implements MiddlewareInterface
     {
         $server = $request->getServerParams();
         $seen = new Seen($request, $request->getMethod(), $request->getUri()->getPath(),
-            (string) ($server['REMOTE_ADDR'] ?? ''), $request->getHeaderLine(...), $server['X_REQUEST_START'] ?? null);
+            (string) ($server['REMOTE_ADDR'] ?? ''), $request->getHeaderLine(...), $server['X_REQUEST_START'] ?? null,
+            self::route($request));
         $decision = $this->guard->judge($seen);
         if ($decision === null) {
             return $handler->handle($request);
@@ -55,6 +56,19 @@ final readonly class Middleware implements MiddlewareInterface
         }
         $there = array_keys($response->getHeaders());
         return self::with($response, $this->guard->fields($decision, $response->getStatusCode(), $there));
+    }
+
+    /** Returns the pattern that Slim or Mezzio matched, if they have done so before; else null. */
+    private static function route(ServerRequestInterface $request): ?string
+    {
+        $slim = $request->getAttribute('__route__');
+        $mezzio = $request->getAttribute('Mezzio\Router\RouteResult');
+        $route = is_callable([$mezzio, 'getMatchedRoute']) ? $mezzio->getMatchedRoute() : null;
+        return match (true) {
+            is_callable([$slim, 'getPattern']) => $slim->getPattern(),
+            is_callable([$route, 'getPath']) => $route->getPath(),
+            default => null,
+        };
     }
 
     private static function with(ResponseInterface $response, array $headers): ResponseInterface

@@ -18,6 +18,7 @@ final class Connection
 {
     private const GRACE = 2_000_000; // ns for the reply, if this process used up the deadline before it wrote the request
     private const PATH_BYTES_MAX = 107;
+    private const WAIT = 1_000; // us of one wait: PHP starts a longer one anew after each signal, without end
     private const HTTP = 0x48545450; // the letters
     private const UNPROVED_MAX = 512;
     private const ENOENT = 2, EPERM = 1, EAGAIN = 11, EACCES = 13, ECONNREFUSED = 111;
@@ -49,12 +50,11 @@ final class Connection
         }
         $key = isset(self::$busy["$path $key"]) || !function_exists('pfsockopen') ? null : $key;
         $stream = $this->connect($key, $seconds);
-        [$read, $none] = [[$stream], null];
-        // Bytes before a request: a GOODBYE, the end, or the reply to a request that did not wait for it.
-        if (ftell($stream) > 0 && stream_select($read, $none, $none, 0) > 0) {
+        if (ftell($stream) > 0 && self::hasUnread($stream)) {
             fclose($stream);
             $stream = $this->connect($key, $seconds);
         }
+        stream_set_timeout($stream, 0, self::WAIT);
         $this->stream = $stream;
         $this->name = $key === null ? '#' . (int) $stream : "$path $key";
         $this->inherited = ftell($stream) > 0; // counts all bytes that were written and read
@@ -197,17 +197,37 @@ final class Connection
         }
     }
 
+    /**
+     * Whether there are bytes before a request, or may be, if a signal interrupts: a GOODBYE, the end, or the reply to a
+     * request that did not wait for it.
+     *
+     * @param resource $stream
+     */
+    private static function hasUnread($stream): bool
+    {
+        [$read, $none] = [[$stream], null];
+        set_error_handler(static fn (): bool => true);
+        try {
+            return stream_select($read, $none, $none, 0) !== 0;
+        } finally {
+            restore_error_handler();
+        }
+    }
+
     private function write(string $frame, int $deadline): void
     {
-        $bytes = $this->greeting . $frame;
-        $this->limit($deadline - hrtime(true));
-        $sent = fwrite($this->stream, $bytes);
-        if ($sent !== strlen($bytes)) {
-            if ($sent > 0 || stream_get_meta_data($this->stream)['timed_out']) {
+        for ($bytes = $this->greeting . $frame, $sent = 0; true; $bytes = substr($bytes, $sent)) {
+            $sent = (int) fwrite($this->stream, $bytes);
+            if ($sent === strlen($bytes)) {
+                break;
+            }
+            if ($sent === 0 && !stream_get_meta_data($this->stream)['timed_out']) {
+                // A daemon that closed before HELLO has no room.
+                throw new Fault('the daemon hung up', 'unreachable', again: $this->greeting === '', full: $this->greeting !== '');
+            }
+            if (hrtime(true) >= $deadline) {
                 throw new Fault('the daemon does not read', 'timeout');
             }
-            // A daemon that closed before HELLO has no room.
-            throw new Fault('the daemon hung up', 'unreachable', again: $this->greeting === '', full: $this->greeting !== '');
         }
         $this->greeting = '';
     }
@@ -256,10 +276,10 @@ final class Connection
         }
     }
 
-    /** Reads exactly `$size` bytes, the first time under the limit of `write`. After the deadline, reads once more, for 1 ms. */
+    /** Reads exactly `$size` bytes. After the deadline, reads once more, for 1 ms. */
     private function bytes(int $size, int $deadline): string
     {
-        for ($data = '', $left = 1; ($missing = $size - strlen($data)) > 0; $data .= $chunk) {
+        for ($data = '', $isLate = false; ($missing = $size - strlen($data)) > 0; $data .= $chunk) {
             $chunk = (string) fread($this->stream, $missing);
             if (strlen($chunk) === $missing) {
                 return $data . $chunk;
@@ -267,20 +287,12 @@ final class Connection
             if ($chunk === '' && !stream_get_meta_data($this->stream)['timed_out']) {
                 throw new Fault('the daemon hung up', 'unreachable', again: $this->leaving);
             }
-            if ($left <= 0) {
+            if ($isLate) {
                 throw new Fault('the daemon did not answer in time', 'timeout');
             }
-            $left = $deadline - hrtime(true);
-            $this->limit($left);
+            $isLate = hrtime(true) >= $deadline;
         }
         return $data;
-    }
-
-    /** Limits the next reads and writes, to at least 1 ms. */
-    private function limit(int $ns): void
-    {
-        $us = max(intdiv($ns, 1_000), 1_000);
-        stream_set_timeout($this->stream, intdiv($us, 1_000_000), $us % 1_000_000);
     }
 
     /** @param list<int> $ids */
@@ -506,14 +518,15 @@ final class Wire
         foreach ($isSeveral ? $attributes : [$attributes] as $one) {
             $texts = [];
             foreach (is_iterable($one) ? $one : throw new \TypeError('descriptors are arrays') as $name => $value) {
-                $text = is_string($value) ? $value : self::text($value, (string) $name);
+                $name = is_scalar($name) ? (string) $name : ''; // of a generator it may be an object
+                $text = is_string($value) ? $value : self::text($value, $name);
                 if ($text !== '') {
                     $text = self::valid($text);
-                    $texts[] = self::name((string) $name);
+                    $texts[] = self::name($name);
                     $texts[] = strlen($text) > self::VALUE_MAX ? self::digest($text, self::VALUE_KEPT) : $text;
+                    count($texts) <= 2 * self::PAIRS_MAX || throw new Fault('more than 16 attributes', 'invalid');
                 }
             }
-            count($texts) <= 2 * self::PAIRS_MAX || throw new Fault('more than 16 attributes', 'invalid');
             $descriptors[] = $texts;
         }
         return count($descriptors) <= self::DESCRIPTORS_MAX ? $descriptors : throw new Fault('more than 8 descriptors', 'invalid');
@@ -554,10 +567,17 @@ final class Wire
 
     private static function text(mixed $value, string $name): string
     {
+        if ($value instanceof \Stringable) {
+            try {
+                return (string) $value;
+            } catch (\Throwable $error) {
+                throw new Fault("the attribute $name has no text: " . $error::class, 'invalid');
+            }
+        }
         return match (true) {
             $value === null => '',
             is_bool($value) => $value ? 'true' : 'false',
-            is_scalar($value), $value instanceof \Stringable => (string) $value,
+            is_scalar($value) => (string) $value,
             $value instanceof \BackedEnum => (string) $value->value,
             $value instanceof \DateTimeInterface => $value->format(\DateTimeInterface::RFC3339_EXTENDED),
             default => throw new Fault("the attribute $name has no text; help: send its id", 'invalid'),

@@ -193,7 +193,7 @@ final class Client
         }
         try {
             $this->logger === null ? error_log("tidegate: $text") : ($this->logger)("tidegate: $text");
-        } catch (\Exception) {
+        } catch (\Throwable) {
             // an application's logger must not fail its requests
         }
     }
@@ -565,7 +565,7 @@ final readonly class Decision
     /** Whether the daemon could not be asked. */
     public bool $degraded;
     /** Value of a refund's `of`. @internal */
-    public string|int|null $refundKey;
+    public Bytes|string|int|null $refundKey;
     /** Microseconds of the window, of the reset and of the retry. */
     private array $micros;
 

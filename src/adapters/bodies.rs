@@ -15,7 +15,7 @@ use crate::protocol::{
 };
 
 /// A request to check: hit, acquire or peek.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckBody {
     /// The domain whose rules decide.
@@ -100,23 +100,11 @@ pub(super) enum CheckOp {
 impl CheckBody {
     /// A HIT of cost 1 that does not wait.
     pub(super) fn hit(domain: &str, attributes: NamedTexts) -> CheckBody {
-        CheckBody {
-            domain: domain.to_owned(),
-            attributes,
-            descriptors: Vec::new(),
-            cost: None,
-            priority: None,
-            idem: None,
-            queued: None,
-            max_wait: Some(0.0),
-            all: false,
-        }
+        let domain = domain.to_owned();
+        CheckBody { domain, attributes, max_wait: Some(0.0), ..CheckBody::default() }
     }
 
-    /// Returns the request as a frame.
-    ///
-    /// # Errors
-    /// A message for the client.
+    /// Returns the request as a frame, or a message for the client.
     pub(super) fn frame(&self, op: CheckOp) -> Result<Vec<u8>, String> {
         let units: Vec<(&str, u64)> = match &self.cost {
             Some(Units::Each(units)) => units.iter().map(|(unit, cost)| (&**unit, *cost)).collect(),

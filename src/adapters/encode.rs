@@ -7,10 +7,8 @@ use crate::protocol::{DescriptorList, RequestFrame, encode_request, shorten, sho
 /// The names and values of one descriptor.
 pub(super) type Pairs<'t> = Vec<(&'t str, Cow<'t, str>)>;
 
-/// Returns the frame of a request. Long values are cut; if the frame is still too large, the longest become digests.
-///
-/// # Errors
-/// A message for the client.
+/// Returns the frame of a request, or a message for the client. Long values are cut; if the frame is still too large, the
+/// longest become digests.
 pub(super) fn fitting(
     request: &RequestFrame<'_>,
     mut descriptors: Vec<Pairs<'_>>,

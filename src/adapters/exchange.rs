@@ -24,7 +24,6 @@ pub(super) struct ProtocolConnection {
     received: Vec<u8>,
 }
 
-/// The reply to a request.
 #[derive(Debug)]
 pub(super) enum WireAnswer {
     Decision(Box<HttpDecision>),
@@ -111,7 +110,6 @@ pub(super) async fn receive(
     }
 }
 
-/// Reads the payload of a message.
 fn read_message(payload: &[u8]) -> Result<WireMessage, MissReason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {

@@ -64,10 +64,7 @@ impl AdapterPeer {
 }
 
 impl Token {
-    /// Reads the file, without white space around the token.
-    ///
-    /// # Errors
-    /// The reason, without the path.
+    /// Reads the file, without white space around the token. The error is the reason, without the path.
     pub(super) fn read(path: &Path) -> Result<Token, String> {
         // Opening a named pipe does not wait, and a device may never end.
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -99,7 +96,6 @@ impl HttpHandler {
         HttpHandler { state, peer, idle: Mutex::new(None) }
     }
 
-    /// Answers one request.
     pub(super) async fn answer(&self, request: Request<Incoming>) -> HttpReply {
         match self.route(request).await {
             Ok(reply) => reply,
@@ -108,6 +104,15 @@ impl HttpHandler {
                 json_reply(status, &json!({"error": message}))
             }
         }
+    }
+
+    /// Answers a request whose user has too many bytes in requests that are not answered.
+    pub(super) fn answer_full(&self) -> HttpReply {
+        self.state.counters.count(AnswerKind::Rejected);
+        json_reply(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &json!({"error": "too many bytes of requests are not answered"}),
+        )
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
@@ -158,7 +163,6 @@ impl HttpHandler {
         Ok(json_reply(StatusCode::OK, &decision))
     }
 
-    /// Asks for a decision, and counts it.
     pub(super) async fn decide(
         &self,
         op: CheckOp,
@@ -167,13 +171,27 @@ impl HttpHandler {
     ) -> Result<HttpDecision, BadRequest> {
         self.check_domain(&body.domain)?;
         let frame = body.frame(op).map_err(invalid)?;
-        let decision = match self.ask(session, &frame).await {
+        self.judge(session, &frame, refused).await
+    }
+
+    /// Sends a request whose reply is a decision, and counts it; `refuse` answers an ERROR.
+    async fn judge(
+        &self,
+        session: Option<SessionName>,
+        frame: &[u8],
+        refuse: impl Fn(Code, String) -> Result<HttpDecision, BadRequest>,
+    ) -> Result<HttpDecision, BadRequest> {
+        let decision = match self.ask(session, frame).await {
             Ok(WireAnswer::Decision(decision)) => *decision,
-            Ok(WireAnswer::Error(code, message)) => refused(code, message)?,
+            Ok(WireAnswer::Error(code, message)) => refuse(code, message)?,
             Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
             Err(reason) => HttpDecision::degraded(reason),
         };
-        self.count(&decision);
+        self.state.counters.count(match &decision {
+            HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
+            HttpDecision { allowed: true, .. } => AnswerKind::Allowed,
+            _ => AnswerKind::Refused,
+        });
         Ok(decision)
     }
 
@@ -210,24 +228,11 @@ impl HttpHandler {
         });
         let frame =
             CheckBody::hit(&auth.domain, attributes.collect()).frame(CheckOp::Hit).map_err(invalid)?;
-        let decision = match self.ask(None, &frame).await {
-            Ok(WireAnswer::Decision(decision)) => *decision,
-            Ok(WireAnswer::Error(code, message)) => {
-                refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name()))
-            }
-            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
-            Err(reason) => HttpDecision::degraded(reason),
+        let refuse = |code: Code, message| {
+            Ok(refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name())))
         };
-        self.count(&decision);
+        let decision = self.judge(None, &frame, refuse).await?;
         Ok(auth_reply(&decision, &auth.domain, always_403))
-    }
-
-    fn count(&self, decision: &HttpDecision) {
-        self.state.counters.count(match decision {
-            HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
-            HttpDecision { allowed: true, .. } => AnswerKind::Allowed,
-            _ => AnswerKind::Refused,
-        });
     }
 
     /// Checks that a client over TCP may name this domain.
@@ -283,7 +288,6 @@ impl HttpHandler {
     }
 }
 
-/// Reads a body of JSON.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, BadRequest> {
     let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
     let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
@@ -359,7 +363,6 @@ fn insert(reply: &mut HttpReply, name: &str, value: &str) {
     }
 }
 
-/// The paths and their methods.
 const ROUTES: [(&str, &[Method]); 7] = [
     ("/v1/hit", &[Method::POST]),
     ("/v1/acquire", &[Method::POST]),
@@ -382,8 +385,9 @@ pub(super) fn deadline() -> Duration {
 /// The default of every client.
 const DEADLINE: Duration = Duration::from_millis(20);
 
-/// A frame has 16 KiB; JSON with escapes takes some times as much.
-const BODY_BYTES_MAX: usize = 64 * 1_024;
+/// The headers of a request, which applications pass on as attributes, have 16 to 64 KiB in most servers, and JSON may take
+/// six bytes for each of theirs. Callers choose these, so that a smaller bound would let them pass.
+pub(super) const BODY_BYTES_MAX: usize = 512 * 1_024;
 
 /// A body on a socket of this host is there at once.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(2);

@@ -13,29 +13,30 @@ use serde_json::value::RawValue;
 /// Names and their values, in order.
 pub(super) type NamedTexts = Vec<(String, String)>;
 
-/// Reads a text.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     LossyText::deserialize(deserializer).map(|LossyText(text)| text)
 }
 
-/// Reads a text that may be absent.
 pub(super) fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<LossyText>::deserialize(deserializer)?.map(|LossyText(text)| text))
 }
 
-/// Reads an object of texts.
 pub(super) fn named_texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NamedTexts, D::Error> {
-    let JsonObject(texts) = JsonObject::<LossyText>::deserialize(deserializer)?;
-    Ok(texts.into_iter().map(|(name, LossyText(text))| (name, text)).collect())
+    let JsonObject(texts) = JsonObject::<Option<LossyText>>::deserialize(deserializer)?;
+    Ok(texts.into_iter().map(|(name, text)| (name, present(text))).collect())
 }
 
-/// Reads lists of pairs of texts.
 pub(super) fn descriptors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NamedTexts>, D::Error> {
-    let read: Vec<Vec<(LossyText, LossyText)>> = Deserialize::deserialize(deserializer)?;
-    let texts = |pairs: Vec<(LossyText, LossyText)>| {
-        pairs.into_iter().map(|(name, value)| (name.0, value.0)).collect()
+    let read: Vec<Vec<(LossyText, Option<LossyText>)>> = Deserialize::deserialize(deserializer)?;
+    let texts = |pairs: Vec<(LossyText, Option<LossyText>)>| {
+        pairs.into_iter().map(|(name, value)| (name.0, present(value))).collect()
     };
     Ok(read.into_iter().map(texts).collect())
+}
+
+/// Returns the text of a value; `null` is as an empty one, which counts as absent.
+fn present(value: Option<LossyText>) -> String {
+    value.map_or_else(String::new, |LossyText(text)| text)
 }
 
 /// A number of requests, or of each unit.
@@ -45,7 +46,6 @@ pub(super) enum Units<N> {
     Each(Vec<(String, N)>),
 }
 
-/// A whole number in JSON.
 pub(super) trait WholeNumber: Copy {
     const EXPECTED: &str;
 
@@ -135,7 +135,6 @@ impl<'de> Deserialize<'de> for LossyText {
     }
 }
 
-/// The values of an object.
 struct JsonObject<V>(Vec<(String, V)>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {

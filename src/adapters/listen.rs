@@ -8,20 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::handler::{AdapterPeer, HttpHandler, Token};
+use super::handler::{AdapterPeer, BODY_BYTES_MAX, HttpHandler, Token};
 use super::sessions::HttpSessions;
-use super::{AdapterProtocol, AdapterState, envoy, resp};
-use crate::server::{Listener, QueueMembership, retry_until_open};
+use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
+use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -127,29 +129,59 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 /// Serves one connection to its end: one request after the other.
 async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    socket: S,
+    mut socket: S,
     handler: HttpHandler,
-    _permit: AdapterPermit,
+    permit: AdapterPermit,
     stop: CancellationToken,
 ) {
-    let service = service_fn(async |request| Ok::<_, Infallible>(handler.answer(request).await));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(socket), service);
-    let mut served = pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        // The stop, or the end of the time.
-        _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
-            served.as_mut().graceful_shutdown();
-            tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+    let service = service_fn(async |request: Request<Incoming>| {
+        let mut held = permit.hold();
+        let expected = request.body().size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+        let expected = expected.map_or(BODY_BYTES_MAX, |bytes| bytes.min(BODY_BYTES_MAX));
+        let has_room = expected <= BODY_BYTES_FREE || held.add(expected);
+        Ok::<_, Infallible>(if has_room { handler.answer(request).await } else { handler.answer_full() })
+    });
+    let ended = {
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            // A client that writes no more still reads its answer.
+            .half_close(true)
+            .serve_connection(TokioIo::new(&mut socket), service);
+        let mut served = pin!(served);
+        tokio::select! {
+            ended = served.as_mut() => ended,
+            // The stop, or the end of the time.
+            _ = tokio::time::timeout(CONNECTION_MAX, stop.cancelled()) => {
+                served.as_mut().graceful_shutdown();
+                tokio::time::timeout(LAST_ANSWER_MAX, served).await.unwrap_or(Ok(()))
+            }
         }
     };
     if let Err(error) = ended {
         debug!(%error, "an HTTP connection failed");
+        if error.is_parse_too_large() {
+            permit.state.counters.count(AnswerKind::Rejected);
+        }
     }
+    discard_rest(&mut socket).await;
+}
+
+/// Reads what the peer still writes, so that it receives the answer and no error: to a proxy an error may mean that
+/// requests pass.
+async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
+    let discarded = async {
+        let (mut left, mut part) = (DISCARDED_BYTES_MAX, vec![0; DISCARDED_AT_ONCE]);
+        while left > 0 {
+            match socket.read(&mut part).await {
+                Ok(read @ 1..) => left = left.saturating_sub(read),
+                Ok(0) | Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_TIME_MAX, discarded).await;
 }
 
 /// The connections: their tasks, and the use of each user.
@@ -179,6 +211,7 @@ pub(super) struct AdapterPermit {
     permits: Arc<AdapterPermits>,
     state: Arc<AdapterState>,
     user: u32,
+    memory: AdapterMemory,
 }
 
 impl AdapterPermits {
@@ -195,7 +228,8 @@ impl AdapterPermits {
         }
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user })
+        let memory = state.connector.count_memory(user);
+        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
     /// Serves a connection in the time of its user.
@@ -224,6 +258,7 @@ impl RequestBytes<'_> {
         if has_room {
             of_user.bytes += bytes;
             self.bytes += bytes;
+            self.permit.memory.add(bytes);
         }
         has_room
     }
@@ -234,6 +269,7 @@ impl Drop for RequestBytes<'_> {
         if let Some(of_user) = self.permit.permits.by_user.lock().get_mut(&self.permit.user) {
             of_user.bytes -= self.bytes;
         }
+        self.permit.memory.remove(self.bytes);
     }
 }
 
@@ -259,6 +295,19 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The cookies that a proxy passes on are long.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
+
+/// As many as fit in a head are read by most servers; hyper's own default is 100.
+const HEADERS_MAX: usize = 2_000;
+
+/// Servers in Go take heads of 1 MiB.
+const DISCARDED_BYTES_MAX: usize = 4 << 20;
+
+const DISCARDED_AT_ONCE: usize = 16 * 1_024;
+
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Most bodies are smaller, and every connection may have one.
+const BODY_BYTES_FREE: usize = 16 * 1_024;
 
 /// A client that does not read keeps its permit no longer.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(600);

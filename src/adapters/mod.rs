@@ -50,10 +50,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the token of clients of the loopback address as the adapter does.
-    ///
-    /// # Errors
-    /// The reason why the file has none.
+    /// Reads the token of clients of the loopback address as the adapter does. Fails with the reason why the file has none.
     pub(crate) fn check_token_file(path: &Path) -> Result<(), String> {
         handler::Token::read(path).map(drop)
     }
@@ -166,7 +163,6 @@ pub fn work(
     }
 }
 
-/// The state that all connections share.
 #[derive(Debug)]
 struct AdapterState {
     /// The time of the thread, by user.

@@ -14,7 +14,6 @@ use super::exchange::{SessionName, open};
 use super::handler::{BadRequest, invalid};
 use crate::clock::Timestamp;
 
-/// The sessions in use, by user and name.
 #[derive(Debug, Default)]
 pub(super) struct HttpSessions(Mutex<HashMap<(u32, SessionName), UsedSession>>);
 

@@ -18,16 +18,13 @@ pub(super) type HttpAnswer = Response<Either<Full<Bytes>, LineStream>>;
 /// Lines until their sender closes.
 type LineStream = StreamBody<ReceiverStream<LineFrame>>;
 
-/// Some whole lines.
 pub(super) type LineFrame = Result<Frame<Bytes>, Infallible>;
 
-/// JSON lines as they come.
 pub(super) fn lines(lines: Receiver<LineFrame>) -> HttpAnswer {
     let lines = StreamBody::new(ReceiverStream::new(lines));
     of_body("application/jsonl", StatusCode::OK, Either::Right(lines))
 }
 
-/// Text for people.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
@@ -80,7 +77,6 @@ pub(super) fn html(page: String, policy: &str) -> HttpAnswer {
     answer
 }
 
-/// Any other kind.
 pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     of_body(kind, status, Either::Left(Full::new(body.into())))
 }

@@ -81,7 +81,6 @@ impl FleetReading {
         })
     }
 
-    /// Returns a warning if Redis had forged fleet overrides.
     pub(super) fn forged_warning(&self) -> Option<String> {
         self.view.overrides.is_forged.then(|| {
             "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find the \
@@ -224,7 +223,6 @@ pub(crate) struct SecretStatus {
     pub(crate) other_hosts: u64,
 }
 
-/// A Redis server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RedisNodeStatus {
@@ -236,7 +234,6 @@ pub(crate) struct RedisNodeStatus {
     pub(crate) connections: u64,
 }
 
-/// A rule with a fleet budget.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FleetRuleStatus {
@@ -264,7 +261,6 @@ pub(crate) struct FleetRuleStatus {
     pub(crate) lost: u64,
 }
 
-/// The reserve of a pool.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ReserveStatus {
@@ -274,7 +270,6 @@ pub(crate) struct ReserveStatus {
 }
 
 impl FleetPage {
-    /// Reads the page from the daemon.
     pub(super) fn read(admin: &AdminState) -> FleetPage {
         let now = admin.clock.now();
         let fleet = FleetReading::take(admin, now.at);

@@ -26,7 +26,6 @@ pub(super) struct Health<'s> {
     pub(super) warnings: &'s [String],
 }
 
-/// The result of one check.
 #[derive(Debug)]
 pub(super) struct HealthCheck {
     pub(super) sign: CheckState,

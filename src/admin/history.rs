@@ -44,7 +44,6 @@ pub(super) struct PoolStep {
     pub(super) severity: f32,
 }
 
-/// Counter values at one moment.
 #[derive(Debug)]
 pub(super) struct HistorySample {
     at: Timestamp,
@@ -70,7 +69,6 @@ pub(super) struct RateHistory {
     pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
 }
 
-/// Outcome rates of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RuleHistory {
     /// Passed, refused and would-refuse requests per second of each step.
@@ -128,7 +126,6 @@ impl History {
         }
     }
 
-    /// Records a step.
     pub(super) fn note(&self, look: HistorySample) {
         let mut past = self.past.lock();
         let past = &mut *past;

@@ -113,10 +113,9 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
 /// Serves the admin socket, which is made again after its file was removed.
 async fn serve_operators(
     admin: &Arc<AdminState>,
-    first: Result<UnixListener, String>,
+    mut first: Result<UnixListener, String>,
     admin_socket: &mut AdminSocket,
 ) {
-    let mut first = first;
     loop {
         serve_operators_until_removed(admin, first, admin_socket).await;
         let path = admin_socket.path.display();

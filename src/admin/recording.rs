@@ -19,7 +19,6 @@ use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
 use crate::rules::check_name;
 use crate::terms::{count, counted};
 
-/// One recording.
 struct LiveRecording {
     admin: AdminState,
     reel: RecordReceiver,
@@ -33,7 +32,6 @@ struct LiveRecording {
     rules: Vec<DomainInForce>,
 }
 
-/// Why it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 enum RecordingEnd {
     #[strum(to_string = "its time is over")]
@@ -208,7 +206,6 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// A reader that takes nothing for so long is not there to record.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Size of one chunk sent to the reader.
 const CHUNK_BYTES: usize = 64 * 1_024;
 
 /// Chunks that may wait for the reader.

@@ -30,7 +30,6 @@ pub(super) enum HttpClient {
     Anybody,
 }
 
-/// Answers one request.
 pub(super) async fn answer(
     admin: &Arc<AdminState>,
     client: HttpClient,
@@ -129,7 +128,6 @@ const BODY_BYTES_MAX: usize = 64 * 1_024;
 /// A few words need no longer on a socket of this host.
 const BODY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A path, and the answer to its requests.
 pub(super) struct Route {
     pub(super) path: &'static str,
     /// A description for people, of paths to look at.
@@ -137,14 +135,12 @@ pub(super) struct Route {
     pub(super) action: RouteAction,
 }
 
-/// The answer to the requests of a path.
 #[derive(Clone, Copy)]
 pub(super) enum RouteAction {
     /// A page without callers, so that the metrics port may serve it. Makes it, without waiting for anything.
     Public(fn(&AdminState) -> HttpAnswer),
     /// A page for operators alone.
     Page(fn(&AdminState) -> HttpAnswer),
-    /// A verb of operators.
     Verb(Verb),
 }
 
@@ -254,7 +250,6 @@ const fn verb(path: &'static str, verb: Verb) -> Route {
     Route { path, what: "", action: RouteAction::Verb(verb) }
 }
 
-/// Every path.
 pub(super) const ROUTES: &[Route] = &[
     route("/", "how it is, for people", RouteAction::Page(status_page::render_page)),
     route("/metrics", "for Prometheus", RouteAction::Public(metrics::metrics)),

@@ -1,8 +1,6 @@
 //! Status of the daemon as JSON, for `tidegate status`, `tidegate top`, the page at `/` and scripts. Callers are digests,
 //! except attributes that a rule names in `show_keys`.
 
-mod rule_files;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -22,9 +20,7 @@ use crate::rules::{NamedItem, NamedKind, Rule};
 use crate::server::RAISED;
 use crate::state::SnapshotStatus;
 use crate::terms::{count, counted};
-pub use rule_files::{DomainInForce, RulesRecord};
 
-/// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
 
 /// The object of `GET /status`. The keys are the names of the fields. A reader gets the default of a key that its
@@ -62,7 +58,6 @@ pub(crate) struct DaemonStatus {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Connections to the socket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ConnectionsStatus {
@@ -80,7 +75,6 @@ pub(crate) struct MissedStatus {
     pub(crate) count: u64,
 }
 
-/// Requests that no domain or no rule matched.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct UnmatchedStatus {
@@ -88,7 +82,6 @@ pub(crate) struct UnmatchedStatus {
     pub(crate) rule: u64,
 }
 
-/// A rule and its counts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RuleStatus {
@@ -119,13 +112,17 @@ pub(crate) struct FleetStatusPart {
 }
 
 impl DaemonStatus {
-    /// Reads the status from the daemon.
     pub(super) fn read(admin: &AdminState) -> DaemonStatus {
         let (engine, now, began) = (&admin.engine, admin.clock.now(), admin.clock.started_at());
         let (server, fleet) = (&admin.server, FleetReading::take(admin, now.at));
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
+        let missed = missed.map(|(client, reason, count)| {
+            let (client, reason) = (client.to_owned(), reason.name().to_owned());
+            MissedStatus { client, reason, count }
+        });
         let shared_domains = server.shared_domains().into_iter();
+        let unknown = server.unknown_domains().into_iter();
         let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new());
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -139,19 +136,10 @@ impl DaemonStatus {
             },
             errors: by_name(server.errors()),
             shared_domains: shared_domains.map(|(name, uids)| (name.into(), uids)).collect(),
-            missed: missed
-                .map(|(client, reason, count)| MissedStatus {
-                    client: client.to_owned(),
-                    reason: reason.name().to_owned(),
-                    count,
-                })
-                .collect(),
+            missed: missed.collect(),
             decisions: totals.verdicts,
             unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
-            unknown_domains: {
-                let unknown = server.unknown_domains().into_iter();
-                unknown.filter(|name| !engine.has_domain(name)).map(String::from).collect()
-            },
+            unknown_domains: unknown.filter(|name| !engine.has_domain(name)).map(String::from).collect(),
             panics: totals.panics,
             counts: rules(&totals, &in_force),
             pools: engine.pools(now),
@@ -182,7 +170,6 @@ impl DaemonStatus {
         Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
     }
 
-    /// Warns of errors in the rules files.
     pub(crate) fn errors_in_rules(&self) -> Option<String> {
         (!self.rules.good).then(|| warnings::errors_in_rules(&self.rules.path))
     }
@@ -224,9 +211,76 @@ impl DaemonStatus {
         self.missed.iter().filter(|missed| missed.reason != RAISED)
     }
 
-    /// Returns the number of decisions that clients made without the daemon.
     pub(crate) fn missed_in_all(&self) -> u64 {
         sum(self.decided_alone())
+    }
+}
+
+/// The rules in force, and how the last reading went. Times are in seconds: since the boot of the host, in the status Unix times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RulesRecord {
+    /// Where they are read from.
+    pub path: String,
+    /// Whether the last reading was a success.
+    pub good: bool,
+    /// When everything that was written was last put in force.
+    pub last_success: Option<f64>,
+    /// When something last had to be left out.
+    pub last_failure: Option<f64>,
+    /// The domains in force.
+    pub domains: Vec<DomainInForce>,
+    /// Domains whose files have errors, in force by their last good rules.
+    pub kept: Vec<Box<str>>,
+    /// Domains whose files have errors, without limits.
+    pub without: Vec<Box<str>>,
+    /// The file and line of the first error of the last reading.
+    pub first_error: Option<String>,
+    /// Whether a domain has no limits because its files have errors and it never had good rules.
+    #[serde(skip)]
+    pub lacks_limits: bool,
+}
+
+/// One domain in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DomainInForce {
+    /// Its name.
+    pub name: Box<str>,
+    /// The fingerprint of its files, in hexadecimal digits.
+    pub sha: String,
+    /// The number of its rules, without parts of pools and entries of lists.
+    pub rules: u64,
+}
+
+impl RulesRecord {
+    /// Returns it with Unix times, by the wall clock as it is now.
+    pub(crate) fn in_unix_time(self, now: Now) -> RulesRecord {
+        let unix = |seconds: f64| seconds + now.utc_offset_nanos as f64 / 1e9;
+        RulesRecord {
+            last_success: self.last_success.map(unix),
+            last_failure: self.last_failure.map(unix),
+            ..self
+        }
+    }
+
+    /// Says, after the rules in force, which of the files are not; empty if all are.
+    pub(crate) fn left_out(&self) -> String {
+        if self.good {
+            return String::new();
+        }
+        let of = |names: &[Box<str>], what: &str| {
+            (!names.is_empty()).then(|| format!("{} {what}", names.join(", ")))
+        };
+        let parts = [of(&self.kept, "by the last good rules"), of(&self.without, "WITHOUT LIMITS")];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let parts = if parts.is_empty() { "the files are not in force".to_owned() } else { parts.join(", ") };
+        let at = self.first_error.as_ref().map(|at| format!(": {at}")).unwrap_or_default();
+        format!(", {parts}{at}")
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.domains.iter().map(|domain| domain.rules).sum()
     }
 }
 

@@ -10,7 +10,9 @@ use tracing::{error, info};
 
 use super::AdminState;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Alarm, BlockedKey, ControlEvent, Engine, Mode, SwitchOrigin, SwitchView, Target};
+use crate::engine::{
+    Alarm, BlockedKey, ControlEvent, Engine, Mode, Switch, SwitchOrigin, SwitchView, Target,
+};
 
 /// The latest changes, and the latest rules that the guard reported.
 #[derive(Debug, Default)]
@@ -42,40 +44,36 @@ impl ChangeLedger {
     /// Records the events of the engine since the last call.
     pub fn enter_events(&self, engine: &Engine, now: Now) {
         for event in &engine.take_control_events() {
-            match event {
-                ControlEvent::SwitchEnded(switch) => {
-                    let what = format!("{}: no longer {}, its time is over", switch.target, switch.mode);
-                    self.enter("time", &what, now);
+            let (by, what) = match event {
+                ControlEvent::SwitchEnded(Switch { target, mode, .. }) => {
+                    ("time".to_owned(), format!("{target}: no longer {mode}, its time is over"))
                 }
                 ControlEvent::BlockEnded(block) => {
-                    let what = format!(
-                        "{}: the key {} is free, its time is over",
-                        block.rule,
-                        block.format_digest()
-                    );
-                    self.enter("time", &what, now);
+                    let (rule, key) = (&block.rule, block.format_digest());
+                    ("time".to_owned(), format!("{rule}: the key {key} is free, its time is over"))
                 }
-                ControlEvent::FleetSwitched(switch) => {
-                    let until = switch.until.map(|until| format!(" until {}", utc(until, now)));
-                    let until = until.unwrap_or_default();
-                    let what = format!("switched {} to {} on all hosts{until}", switch.target, switch.mode);
-                    self.enter(&switch.by.to_string(), &what, now);
+                ControlEvent::FleetSwitched(Switch { target, mode, until, by, .. }) => {
+                    let until = until.map(|until| format!(" until {}", utc(until, now))).unwrap_or_default();
+                    (by.to_string(), format!("switched {target} to {mode} on all hosts{until}"))
                 }
-                ControlEvent::FleetCleared(switch) => {
-                    let what = format!("{}: no longer {} on all hosts", switch.target, switch.mode);
-                    self.enter("fleet", &what, now);
+                ControlEvent::FleetCleared(Switch { target, mode, .. }) => {
+                    ("fleet".to_owned(), format!("{target}: no longer {mode} on all hosts"))
                 }
                 ControlEvent::FleetBlocked(block) => {
                     let (key, rule, until) = (block.format_digest(), &block.rule, utc(block.until, now));
                     let what = format!("blocked the key {key} of {rule} on all hosts until {until}");
-                    self.enter(&block.by.to_string(), &what, now);
+                    (block.by.to_string(), what)
                 }
                 ControlEvent::FleetUnblocked(block) => {
                     let (key, rule) = (block.format_digest(), &block.rule);
-                    self.enter("fleet", &format!("{rule}: the key {key} is free on all hosts"), now);
+                    ("fleet".to_owned(), format!("{rule}: the key {key} is free on all hosts"))
                 }
-                ControlEvent::Guard(alarm) => self.alarm(alarm, now),
-            }
+                ControlEvent::Guard(alarm) => {
+                    self.alarm(alarm, now);
+                    continue;
+                }
+            };
+            self.enter(&by, &what, now);
         }
     }
 
@@ -85,11 +83,8 @@ impl ChangeLedger {
         error!(%rule, callers, refused, "{message}");
         if let Some(until) = alarm.shadow_until {
             let until = utc(until, now);
-            self.enter(
-                &SwitchOrigin::Guard.to_string(),
-                &format!("switched {rule} to shadow until {until}"),
-                now,
-            );
+            let what = format!("switched {rule} to shadow until {until}");
+            self.enter(&SwitchOrigin::Guard.to_string(), &what, now);
         }
         let mut alarms = self.alarms.lock();
         if alarms.len() >= CHANGES_MAX {
@@ -157,7 +152,6 @@ pub(crate) struct SwitchesStatus {
     pub(crate) changes: Vec<ChangeStatus>,
 }
 
-/// Active switches and blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ActiveSwitchesStatus {
@@ -184,7 +178,6 @@ pub(crate) struct SwitchStatus {
     pub(crate) by: String,
 }
 
-/// A blocked key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct BlockStatus {
@@ -212,7 +205,6 @@ pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
     }
 }
 
-/// Reads the fleet overrides.
 pub(super) fn fleet_overrides(admin: &AdminState) -> ActiveSwitchesStatus {
     let (switches, blocks) = (admin.engine.fleet_switches(), admin.engine.fleet_overrides().blocks);
     ActiveSwitchesStatus::new(&switches, &blocks, admin.clock.now())

@@ -182,15 +182,15 @@ const UNMET_REQUESTS: u64 = 10_000;
 const NAMES_SHOWN: usize = 3;
 
 fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
-    let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
-    let rules = counted(rules, "rule");
+    let number = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
+    let rules = counted(number, "rule");
     if let Some(why) = fleet.failure.as_ref().filter(|_| fleet.view.is_needed) {
         return Some(format!(
             "this host shares with no other host, and limits {rules} with `scope: fleet` alone: {why}; correct that, \
              then systemctl restart tidegate"
         ));
     }
-    match (status.fleet.as_ref().map_or(0, |fleet| fleet.rules), fleet.is_set, fleet.view.is_linked) {
+    match (number, fleet.is_set, fleet.view.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
             "this host shares with no other host, and `scope: fleet` is in {rules}: it needs `redis` with a `url` and \

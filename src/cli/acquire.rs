@@ -47,7 +47,6 @@ Exit codes: that of the command, 128 and the number of the signal that ended it,
 started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the \
 command is run, and standard error says so.";
 
-/// Whether the command runs.
 enum Leave {
     /// Run after a wait, under a lease if there is one.
     Run { lease: Option<u64>, wait: Duration },
@@ -84,8 +83,9 @@ pub(super) fn run(args: &Args) -> CliResult {
         }
         let command = runner.run(&args.command, wait);
         // The thread may have exited: then there is nothing to release.
-        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |command| command.outcome));
-        Ok(u8::try_from(command?.code).map_or(ExitCode::FAILURE, ExitCode::from))
+        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |(_, outcome)| *outcome));
+        let (code, _) = command?;
+        Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
     })
 }
 
@@ -94,14 +94,14 @@ impl Args {
         let request = |id| RequestFrame::Acquire(self.request.check(id));
         let answered = retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)));
         match answered {
-            Ok(leave) => Ok(leave?),
+            Ok(leave) => Ok(leave),
             Err(failure) => Ok(Leave::without_decision(&self.request.undecided(failure)?)),
         }
     }
 
-    fn leave(&self, reply: &WireReply<'_>) -> io::Result<Leave> {
+    fn leave(&self, reply: &WireReply<'_>) -> Leave {
         let WireReply::Decision(decision) = reply else {
-            return Ok(Leave::without_decision(&self.request.on_failure.undecided(OTHER_REPLY.to_owned())));
+            return Leave::without_decision(&self.request.on_failure.undecided(OTHER_REPLY.to_owned()));
         };
         let lease = decision.lease;
         match decision.verdict {
@@ -109,15 +109,16 @@ impl Args {
                 if let Some(text) = not_limited(decision) {
                     log::plainly(&format!("tidegate: {text}"));
                 }
-                Ok(Leave::Run { lease, wait: Duration::ZERO })
+                Leave::Run { lease, wait: Duration::ZERO }
             }
             Verdict::Wait => {
                 let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
-                Ok(Leave::Run { lease, wait })
+                Leave::Run { lease, wait }
             }
             Verdict::Limit | Verdict::Shed | Verdict::Deny => {
-                print_text(decision, &mut io::stderr())?;
-                Ok(Leave::Refused(EX_TEMPFAIL))
+                // Refused all the same if it cannot be printed.
+                let _ = print_text(decision, &mut io::stderr());
+                Leave::Refused(EX_TEMPFAIL)
             }
         }
     }
@@ -133,13 +134,8 @@ impl Leave {
     }
 }
 
-/// How the command ended.
-#[derive(Clone, Copy, Debug)]
-struct CommandEnd {
-    /// The exit code, as a shell would return it.
-    code: i32,
-    outcome: WorkOutcome,
-}
+/// The exit code of a command, as a shell would return it, and the outcome of its work.
+type CommandEnd = (i32, WorkOutcome);
 
 /// Runs one command and forwards signals to it. Create it before acquiring a lease: from then on no signal
 /// ends this process, which must release the lease.
@@ -163,7 +159,7 @@ impl Runner {
 
     fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
         let Runner { runtime, mut passed_on, mut children } = self;
-        let dropped = |code| CommandEnd { code, outcome: WorkOutcome::Dropped };
+        let dropped = |code| (code, WorkOutcome::Dropped);
         runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -189,8 +185,8 @@ impl Runner {
                 }
             };
             Ok(match status.code() {
-                Some(0) => CommandEnd { code: 0, outcome: WorkOutcome::Ok },
-                Some(code) => CommandEnd { code, outcome: WorkOutcome::Error },
+                Some(0) => (0, WorkOutcome::Ok),
+                Some(code) => (code, WorkOutcome::Error),
                 None => dropped(SIGNALLED + status.signal().unwrap_or_default()),
             })
         })

@@ -61,10 +61,7 @@ pub(super) struct SubjectArgs {
 }
 
 impl SubjectArgs {
-    /// Returns the attributes in as many descriptors as needed, then the others.
-    ///
-    /// # Errors
-    /// There are too many, or two costs in one unit.
+    /// Returns the attributes in as many descriptors as needed, then the others. Fails for too many, or two costs in one unit.
     pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
         let mut units = BTreeSet::new();
         if let Some((unit, _)) = self.cost.iter().find(|(unit, _)| !units.insert(unit)) {

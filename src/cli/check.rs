@@ -19,6 +19,7 @@ use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
 use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
 use crate::daemon::settings_file::holds_settings;
+use crate::engine::KindsInUse;
 use crate::rules::source::{Source, about_file};
 use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes, Severity};
 use crate::terms::counted;
@@ -78,12 +79,9 @@ without limits for that domain, and says so.";
 pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref(), &default_socket());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
-    let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
-    if args.format.is_json() {
-        writeln!(out, "{:#}", to_json(&read, &settings))?;
-    } else {
-        print(&read, &settings, args, out)?;
-    }
+    let kinds = KindsInUse::of(read.domains.iter().flat_map(|domain| domain.rules()));
+    let settings = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max, kinds };
+    args.format.print(out, || to_json(&read, &settings), |out| print(&read, &settings, args, out))?;
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

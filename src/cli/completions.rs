@@ -15,7 +15,6 @@ use super::Arguments;
 use super::admin_client::AdminArgs;
 use crate::engine::Mode;
 
-/// A shell with completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Shell {
     Bash,

@@ -243,7 +243,6 @@ fn workers(names: &[Box<str>], own: &Workers) -> String {
     )
 }
 
-/// Describes the identity of callers.
 pub(super) fn callers(shed: &Shed) -> String {
     format!(
         "by {}; the refused callers change over {}",

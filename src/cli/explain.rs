@@ -248,7 +248,7 @@ fn explain<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> Explained<
     let lists: Vec<_> = (behind..)
         .filter_map(|number| u32::try_from(number).ok())
         .zip(domain.lists())
-        .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
+        .map(|(number, listed)| (listed, domain.why_not(number, listed.mode, attributes)))
         .collect();
     let speaks = |listed: &ListedEntry| listed.mode == Mode::Enforce;
     let first =
@@ -277,7 +277,7 @@ fn of_rule<'d>(
     request: &ExplainedRequest<'_>,
 ) -> ExplainFinding<'d> {
     let attributes = request.descriptors.attributes();
-    if let Some(why) = domain.why_not(number, attributes) {
+    if let Some(why) = domain.why_not(number, rule.mode, attributes) {
         return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
@@ -288,16 +288,12 @@ fn of_rule<'d>(
     let mut scratch = KeyScratch::default();
     let key = domain.transformed_key(number, selection, &mut scratch);
     let allowance = domain.allowance_of(number, selection, key.values());
-    let has_row = || rule.overrides.as_deref().is_some_and(|own| own.rows.number_of(key.values()).is_some());
+    let holds =
+        |(of, _): &(Vec<Condition>, u32)| of.iter().all(|one| one.holds(value(attributes, &one.attribute)));
     let by = match rule.overrides.as_deref() {
-        Some(_) if has_row() => AllowanceBy::Row,
-        Some(own) if domain.override_of(number, selection).is_some() => {
-            let holds = |(of, _): &(Vec<Condition>, u32)| {
-                of.iter().all(|one| one.holds(value(attributes, &one.attribute)))
-            };
-            own.list.iter().position(holds).map_or(AllowanceBy::Rule, AllowanceBy::Listed)
-        }
-        _ => AllowanceBy::Rule,
+        None => AllowanceBy::Rule,
+        Some(own) if own.rows.number_of(key.values()).is_some() => AllowanceBy::Row,
+        Some(own) => own.list.iter().position(holds).map_or(AllowanceBy::Rule, AllowanceBy::Listed),
     };
     let attributes = rule.key.iter().map(|part| part.attribute.to_string());
     let key = attributes.zip(key.values().map(str::to_owned)).collect();

@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde::Serialize;
 
 use crate::daemon::{self, log};
 use crate::protocol::RequestFrame;
@@ -130,7 +131,7 @@ pub fn run() -> ExitCode {
             return code;
         }
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = Output { to: std::io::stdout().lock(), failure: None };
     let done = match &arguments.command {
         Command::Serve(args) => Ok(daemon::serve::run(args)),
         Command::Check(args) => check::run(args, &mut out),
@@ -153,18 +154,61 @@ pub fn run() -> ExitCode {
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
-        Command::Record(args) => record::run(args, &mut out),
-        Command::Replay(args) => replay::run(args, &mut out),
+        Command::Record(args) => record::run(args, &mut out.to),
+        Command::Replay(args) => replay::run(args, &mut out.to),
         Command::Suggest(args) => suggest::run(args, &mut out),
     };
-    let (code, message) = match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
-        Ok(code) => return code,
-        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-        Err(CliError::Io(error)) => (1, without_number(&error)),
-        Err(CliError::Message(code, message)) => (code, message),
+    let _ = out.flush();
+    let is_request = matches!(arguments.command, Command::Hit(_) | Command::Peek(_));
+    let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let (code, message) = match (done, out.failure) {
+        (Err(CliError::Io(error)), _) if is_closed(&error) => return ExitCode::SUCCESS,
+        (Err(CliError::Io(error)), _) => (ExitCode::FAILURE, without_number(&error)),
+        (Err(CliError::Message(code, message)), _) => (ExitCode::from(code), message),
+        (Ok(code), Some(error)) if !is_closed(&error) => {
+            let is_done = code != ExitCode::SUCCESS || is_request;
+            let message = format!("the output is not written: {}", without_number(&error));
+            (if is_done { code } else { ExitCode::FAILURE }, message)
+        }
+        (Ok(code), _) => return code,
     };
     log::plainly(&format!("tidegate: {message}"));
-    ExitCode::from(code)
+    code
+}
+
+/// Standard output of a command whose exit code is its result: after a failure the rest is dropped, so that neither a closed
+/// pipe nor a full disk turns a refusal or an error into success, or an admitted request into a failure.
+struct Output<W> {
+    to: W,
+    failure: Option<io::Error>,
+}
+
+impl<W: Write> Output<W> {
+    /// Returns the result, or `dropped` after a failure.
+    fn unless_failed<T>(&mut self, result: io::Result<T>, dropped: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                self.failure.get_or_insert(error);
+                Ok(dropped)
+            }
+            result => result,
+        }
+    }
+}
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failure.is_some() {
+            return Ok(bytes.len());
+        }
+        let written = self.to.write(bytes);
+        self.unless_failed(written, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.to.flush();
+        self.unless_failed(flushed, ())
+    }
 }
 
 /// The result of a command. A reply of the daemon may be a failure with its own exit code.
@@ -222,6 +266,16 @@ impl FormatArgs {
     fn is_json(self) -> bool {
         self.json || self.format == OutputFormat::Json
     }
+
+    /// Prints an answer as JSON, or as `text` prints it.
+    fn print<J: Serialize>(
+        self,
+        out: &mut dyn Write,
+        json: impl FnOnce() -> J,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if self.is_json() { writeln!(out, "{:#}", serde_json::json!(json())) } else { text(out) }
+    }
 }
 
 impl From<OutputFormat> for FormatArgs {
@@ -232,8 +286,8 @@ impl From<OutputFormat> for FormatArgs {
 
 /// Parses a span such as `30s` or `1h 30m`.
 fn span(text: &str) -> Result<Duration, String> {
-    let help = "write a number and a unit, such as 500ms, 30s, 15m, 1h or 1d";
-    humantime::parse_duration(text).map_err(|_| help.to_owned())
+    let span = humantime::parse_duration(text).ok().filter(|span| !span.is_zero());
+    span.ok_or_else(|| "write a number above 0 and a unit, such as 500ms, 30s, 15m, 1h or 1d".to_owned())
 }
 
 /// Returns a failure: exit code 1.

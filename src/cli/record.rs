@@ -191,7 +191,6 @@ fn size(text: &str) -> Result<u64, String> {
 /// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;
 
-/// The daemon's report on the recording.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct FeedReport {
     /// Lines dropped because the recording could not keep up.

@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
     /// Write a page with charts: the refusals of each rule over time, the spread of its callers, and its most refused callers;
-    /// it replaces the file
+    /// to a new file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Another key for keyed hashes than the fixed one

@@ -85,11 +85,7 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), CliError> {
     let after = look(args)?;
     let view = args.view();
     let rates = after.since(&before, &view);
-    if args.format.is_json() {
-        writeln!(out, "{:#}", rates.json())?;
-    } else {
-        write!(out, "{}", rates.text(view.sort))?;
-    }
+    args.format.print(out, || rates.json(), |out| write!(out, "{}", rates.text(view.sort)))?;
     Ok(())
 }
 

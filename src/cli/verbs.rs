@@ -192,18 +192,20 @@ impl SwitchArgs {
 
     fn list(&self, out: &mut dyn Write) -> CliResult {
         let found: SwitchesStatus = self.admin.client().get_json("/switches")?;
-        if self.format.is_json() {
-            writeln!(out, "{:#}", json!(found))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let held = held(found.off_line(), &found.held);
-        if held.is_empty() {
-            writeln!(out, "nothing is switched and no key is blocked by hand")?;
-        }
-        held.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        found.warnings.iter().try_for_each(|warning| writeln!(out, "warning   {warning}"))?;
-        let mut changes = found.changes.iter().take(CHANGES_SHOWN);
-        changes.try_for_each(|change| writeln!(out, "{}  {}: {}", change.at, change.by, change.what))?;
+        self.format.print(
+            out,
+            || &found,
+            |out| {
+                let held = held(found.off_line(), &found.held);
+                if held.is_empty() {
+                    writeln!(out, "nothing is switched and no key is blocked by hand")?;
+                }
+                held.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+                found.warnings.iter().try_for_each(|warning| writeln!(out, "warning   {warning}"))?;
+                let mut changes = found.changes.iter().take(CHANGES_SHOWN);
+                changes.try_for_each(|change| writeln!(out, "{}  {}: {}", change.at, change.by, change.what))
+            },
+        )?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -53,11 +53,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         "digest": args.digest,
     });
     let status: WhyStatus = args.admin.client().post("/why", &request)?;
-    if args.format.is_json() {
-        writeln!(out, "{:#}", json!(status))?;
-    } else {
-        print(&status, out)?;
-    }
+    args.format.print(out, || &status, |out| print(&status, out))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub rules: Option<PathBuf>,
     /// Decision threads, instead of `threads` of the settings
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub threads: Option<u16>,
     /// Options for tests
     #[cfg_attr(feature = "test-hooks", command(flatten))]

@@ -3,11 +3,12 @@
 //! All shards that a request touches are locked throughout, in ascending order. Two requests therefore never
 //! take the same last token, never see partial charges, and never deadlock.
 
-use super::check::{CheckContext, StageCheck};
+use super::check::{CheckContext, OverQuota, StageCheck};
 use super::gate::GateRefusal;
+use super::judgement::retry_after;
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
-use crate::clock::Micros;
+use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
 use crate::limit::leaky_bucket::QueueWait;
 use arrayvec::ArrayVec;
@@ -67,6 +68,9 @@ pub(super) fn admit(
     // A shadow wait delays nothing.
     let waits = checks.iter().filter(|check| check.enforced).map(|check| check.wait);
     let wait = if refusing == 0 { waits.fold(QueueWait::NONE, QueueWait::longer) } else { QueueWait::NONE };
+    if refusing > 0 {
+        await_soft_parts(context, checks, &mut locked);
+    }
     if intent != Intent::Peek {
         for check in &mut *checks {
             commit(check, granted, wait, context, &mut locked);
@@ -99,6 +103,24 @@ fn count_definite_refusals(
         definite += usize::from(check.missing_units == 0);
     }
     definite
+}
+
+/// A key that passes in the soft part of its allowance may have used its time up when the other rules pass again.
+#[cold]
+#[inline(never)]
+fn await_soft_parts(context: &CheckContext<'_>, checks: &mut [StageCheck], locked: &mut LockedShards<'_>) {
+    let waits = checks.iter().filter(|check| check.refuses() && !check.is_concurrency);
+    let Some(wait) = waits.filter_map(|check| retry_after(check.outcome)).max() else { return };
+    let now = Now { at: context.now.at.after(wait.into()), ..context.now };
+    let then = CheckContext { now, ..*context };
+    let is_soft = |check: &&mut StageCheck| check.enforced && check.beyond == Some(OverQuota::Soft);
+    for check in checks.iter_mut().filter(is_soft) {
+        let mut later = *check;
+        later.judge(&then, locked.of(check));
+        if let Outcome::Later(more) = later.outcome {
+            check.block_extension = Micros(wait.0.saturating_add(more.0));
+        }
+    }
 }
 
 /// Charges one part if its request is granted, or if it counts refused requests.

@@ -31,7 +31,8 @@ pub(super) struct StageCheck {
     pub(super) outcome: Outcome,
     /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: QueueWait,
-    /// How much longer this rule, which charged the request, refuses it after another rule's refusal.
+    /// How long this rule, which passes a request that another rule refuses, refuses it afterwards: it charged the request, or
+    /// its soft part will end.
     pub(super) block_extension: Micros,
     pub(super) beyond: Option<OverQuota>,
     /// The key's level, once settled; `None`: unlimited.

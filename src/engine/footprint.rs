@@ -1,7 +1,7 @@
 //! The memory of a key, computed from the numbers of its limit without allocation or table access.
 
 use super::check::SoftState;
-use super::memory::{SIDE_SHARE, usable};
+use super::memory::{MemoryKind, SIDE_SHARE, SURE_SHARE, usable};
 use super::table::bucket_bytes;
 use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;
@@ -54,14 +54,58 @@ pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
     }
 }
 
-/// The number of keys of a rule alone that fit a memory limit, without the reserve for table rebuilds; `None` if the rule
-/// keeps no state.
+/// The kinds of tables that some rules use. Each has a part of the memory that the others cannot fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindsInUse(u16);
+
+impl KindsInUse {
+    /// Returns the kinds of these rules.
+    pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> KindsInUse {
+        let kinds = rules.into_iter().flat_map(memory_kinds);
+        KindsInUse(kinds.fold(0, |bits, kind| bits | 1 << kind as u16))
+    }
+
+    /// The bytes that only kinds besides those of a rule may fill.
+    fn bytes_beside(self, rule: &Rule, bytes: u64) -> u64 {
+        let KindsInUse(own) = KindsInUse::of([rule]);
+        u64::from((self.0 & !own).count_ones()) * (bytes / SURE_SHARE as u64)
+    }
+}
+
+/// Returns the kinds of tables of a rule, some of them more than once.
+pub(super) fn memory_kinds(Rule { limit, .. }: &Rule) -> Vec<MemoryKind> {
+    let allowances = || limit.allowances.iter().flatten();
+    let mut kinds: Vec<MemoryKind> = allowances().map(|allowance| memory_kind(&allowance.quota)).collect();
+    let has_permits = kinds.contains(&MemoryKind::Permits);
+    kinds.extend(has_permits.then_some(MemoryKind::InProgress));
+    kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
+    let is_soft = allowances().any(|allowance| matches!(allowance.over, OverTreatment::Soft(_)));
+    kinds.extend(is_soft.then_some(MemoryKind::SoftStates));
+    kinds
+}
+
+fn memory_kind(quota: &Quota) -> MemoryKind {
+    match quota {
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => MemoryKind::Buckets,
+        Quota::FixedWindow(_) => MemoryKind::Windows,
+        Quota::SlidingLog(_) => MemoryKind::Logs,
+        Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
+        // A table separate from the lease counts, which are not evicted either.
+        Quota::Concurrency(quota) if quota.is_fleet() => MemoryKind::Permits,
+        Quota::Concurrency(_) => MemoryKind::InProgress,
+        Quota::FleetBudget(_) => MemoryKind::Shares,
+    }
+}
+
+/// The number of keys of a rule that fit a memory limit while the other rules, with tables of the kinds `in_use`, have no
+/// keys; without the reserve for table rebuilds. `None` if the rule keeps no state.
 #[must_use]
-pub fn keys_within(memory_bytes_max: usize, rule: &Rule) -> Option<u64> {
-    let bytes = u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX);
+pub fn keys_within(memory_bytes_max: usize, rule: &Rule, in_use: KindsInUse) -> Option<u64> {
+    let all = u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX);
+    let bytes = all - in_use.bytes_beside(rule, all);
     let fit = bytes.checked_div(bytes_per_rule_key(rule).most)?;
     // Blocks and soft times have a part of the memory.
-    let beside = |entry: KeyFootprint| bytes / SIDE_SHARE as u64 / entry.most;
+    let beside = |entry: KeyFootprint| all / SIDE_SHARE as u64 / entry.most;
     let is_soft = |allowance: &Allowance| matches!(allowance.over, OverTreatment::Soft(_));
     let blocks = rule.limit.block.map(|_| beside(entry::<BlockedUntil>((0, 0))));
     let soft =

@@ -402,12 +402,12 @@ fn longest_wait(checks: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&
             longest = Some((check, wait));
         }
     }
-    // Rules that allowed and counted the request may be exhausted when the others are free again.
+    // Rules that pass now may refuse when the others pass again.
     let later = checks.iter().map(|check| check.block_extension).max().unwrap_or_default();
     longest.map_or((None, None), |(check, wait)| (Some(check), wait.map(|wait| wait.max(later))))
 }
 
-fn retry_after(outcome: Outcome) -> Option<Micros> {
+pub(super) fn retry_after(outcome: Outcome) -> Option<Micros> {
     match outcome {
         Outcome::Later(wait) => Some(wait),
         Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,

@@ -116,4 +116,4 @@ const REBUILD_SHARE: usize = 16;
 pub(super) const SIDE_SHARE: usize = 4;
 
 /// Each kind in use is guaranteed 1/16.
-const SURE_SHARE: usize = 16;
+pub(super) const SURE_SHARE: usize = 16;

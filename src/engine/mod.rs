@@ -60,7 +60,7 @@ pub use fleet::{
     FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, KeyCheckReply,
     NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
 };
-pub use footprint::{KeyFootprint, bytes_per_rule_key, keys_within};
+pub use footprint::{KeyFootprint, KindsInUse, bytes_per_rule_key, keys_within};
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WrongPool,
@@ -89,7 +89,7 @@ pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 pub use crate::rules::shed::{Listen, SignalSource};
 
 /// The shared reserve of a pool over hosts.
-pub use crate::shed::{Claim, FleetSums, HostReadings};
+pub use crate::shed::{Claim, HostReadings, PoolLoad};
 
 use crate::clock::Now;
 use callers::CallerSketch;

@@ -47,6 +47,8 @@ pub(super) struct Pool {
     /// The severity s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
+    /// Whether the last tick measured a utilization, and found room by it.
+    is_measured: AtomicBool,
     has_room: AtomicBool,
     /// Heavy callers by priority. Decision threads only try this lock.
     heavy: parking_lot::Mutex<Vec<HeavyCallers>>,
@@ -237,8 +239,16 @@ impl Pool {
         self.is_braking.load(Ordering::Relaxed)
     }
 
+    /// Whether elastic quotas have room: by the utilization at the last tick; until one is measured, by the slots that are
+    /// busy now, since a pool that nothing shows to be full has room.
     pub(super) fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed)
+        if self.is_measured.load(Ordering::Relaxed) {
+            return self.has_room.load(Ordering::Relaxed);
+        }
+        let watch = self.watch.load();
+        let (Some(watch), Some(slots)) = (watch.as_ref(), self.slots()) else { return false };
+        let is_below_good = f64::from(self.busy()) < watch.controller.good * f64::from(slots);
+        is_below_good && !self.is_braking() && self.severity() <= 0.0
     }
 
     /// Returns whether a caller makes up a large part of a priority's requests, including this one. `notes`:
@@ -277,7 +287,7 @@ impl Pool {
         controller.ticked = Some(at);
         self.publish_slots(live, configured);
         let Some(watch) = watch else {
-            self.has_room.store(false, Ordering::Relaxed);
+            self.is_measured.store(false, Ordering::Relaxed);
             return;
         };
         controller.reset_if_changed(&watch);
@@ -303,6 +313,7 @@ impl Pool {
         let has_room =
             !is_braking && controller.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
+        self.is_measured.store(utilization.is_some(), Ordering::Relaxed);
     }
 
     /// Returns whether ticks change nothing until a request or a signal arrives.

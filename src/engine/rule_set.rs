@@ -6,13 +6,14 @@ mod comparable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{describe_key, memory_kind, state_tag_and_salt};
+use comparable::{describe_key, state_tag_and_salt};
 pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
 
 use super::Engine;
 use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName, digest_words};
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
+use super::footprint::memory_kinds;
 use super::gate::{Gate, PoolShedding};
 use super::memory::MemoryKind;
 use super::request::{Request, UNIT_REQUESTS};
@@ -200,16 +201,7 @@ impl CompiledRuleSet {
     }
 
     pub(super) fn memory_kinds(&self) -> Vec<MemoryKind> {
-        let mut kinds: Vec<MemoryKind> = self.quotas().map(memory_kind).collect();
-        let has_permits = kinds.contains(&MemoryKind::Permits);
-        kinds.extend(has_permits.then_some(MemoryKind::InProgress));
-        for (Rule { limit, .. }, _) in self.each_rule() {
-            kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
-            let mut allowances = limit.allowances.iter().flatten();
-            let is_soft = allowances.any(|allowance| matches!(allowance.over, OverTreatment::Soft(_)));
-            kinds.extend(is_soft.then_some(MemoryKind::SoftStates));
-        }
-        kinds
+        self.each_rule().flat_map(|(rule, _)| memory_kinds(rule)).collect()
     }
 }
 
@@ -459,8 +451,9 @@ impl InForce {
         let of = self.0.find_or_unlimited(domain);
         let counts_work = |rule: &Rule| matches!(rule.limit.quota(), Some(Quota::Concurrency(_)));
         let mut of_work = of.domain.rules().iter().zip(0..).filter(|(rule, _)| counts_work(rule));
-        if let Some((rule, _)) = of_work.find(|(_, number)| of.domain.why_not(*number, attributes).is_none())
-        {
+        let matches =
+            |(rule, number): &(&Rule, u32)| of.domain.why_not(*number, rule.mode, attributes).is_none();
+        if let Some((rule, _)) = of_work.find(matches) {
             return format!("{text} but {}, of work in progress: use ACQUIRE in place of HIT", rule.name);
         }
         let (unused, used) = (of.domain.unused(attributes), of.domain.attribute_names());

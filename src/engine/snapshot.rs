@@ -43,6 +43,9 @@ pub enum SnapshotEntry {
     /// A key of a fleet concurrency limit with leases, and the number of its limit.
     #[serde(rename = "Places")]
     Permits(Digest, u64),
+    /// Some shares of fleet budgets: for an outage, the arrival times of the bucket of this host, and of the one in Redis by
+    /// its last reply.
+    Shares(Vec<(Digest, u64, u64)>),
     /// A blocked key and the end of its block.
     Block(Digest, Timestamp),
     /// A key above its soft limit: since when, and until when without further requests.
@@ -64,6 +67,7 @@ impl SnapshotEntry {
         match self {
             SnapshotEntry::Buckets(buckets) => buckets.len(),
             SnapshotEntry::Windows(windows) => windows.len(),
+            SnapshotEntry::Shares(shares) => shares.len(),
             _ => 1,
         }
     }

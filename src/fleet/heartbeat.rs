@@ -6,6 +6,7 @@ use super::link::RedisCommand;
 use super::scripts;
 use super::secrets::SecretDigest;
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
+use crate::engine::PoolLoad;
 use crate::terms::hex;
 
 /// A heartbeat of one host.
@@ -30,17 +31,6 @@ pub struct PoolReport {
     pub pool: String,
     /// The load; all zeros if the pool was removed.
     pub load: PoolLoad,
-}
-
-/// The load of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolLoad {
-    /// Requests it can run concurrently.
-    pub slots: u64,
-    /// Running critical requests.
-    pub critical: u64,
-    /// Running other requests.
-    pub other: u64,
 }
 
 /// The reply to a heartbeat.
@@ -77,7 +67,9 @@ impl Heartbeat {
         let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
-            load.write(&mut reports);
+            for count in [load.slots, load.critical, load.noncritical] {
+                reports.amount(count, COUNT_MAX);
+            }
         }
         let mut number = ScriptWriter::default();
         number.amount(self.epoch, EXACT_MAX);
@@ -95,20 +87,12 @@ impl Heartbeat {
     }
 }
 
-impl PoolLoad {
-    fn write(&self, to: &mut ScriptWriter) {
-        for count in [self.slots, self.critical, self.other] {
-            to.amount(count, COUNT_MAX);
-        }
-    }
-}
-
 impl FleetPoolLoad {
     fn read(from: &mut ReplyReader<'_>) -> FleetPoolLoad {
-        let [slots, critical, other] = [(); 3].map(|()| from.amount(COUNT_MAX));
+        let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
         let hosts = from.small(HOSTS_MAX);
         let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
-        FleetPoolLoad { load: PoolLoad { slots, critical, other }, hosts, is_overtaken, may_lack }
+        FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, hosts, is_overtaken, may_lack }
     }
 }
 

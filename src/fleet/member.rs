@@ -10,7 +10,7 @@ use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
 use super::tally::BudgetCounters;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus, SharedKey};
+use crate::engine::{Engine, FleetStatus};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,6 @@ use tracing::warn;
 pub struct HostMember {
     engine: Arc<Engine>,
     status: Arc<FleetStatus>,
-    budgets: Arc<HashMap<u64, FleetBudget>>,
-    places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     /// The sync of budgets.
     pub sync: Sync,
     /// The permits of concurrency limits.
@@ -49,8 +47,6 @@ impl HostMember {
             ),
             engine,
             status,
-            budgets: Arc::default(),
-            places: Arc::default(),
             host_count: HostCount::default(),
             loss_logged: None,
         };
@@ -66,18 +62,19 @@ impl HostMember {
 
     /// Adopts the budgets of the rules in force if they changed.
     pub fn take_budgets(&mut self) {
-        let (budgets, places) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
-            self.permits.set_limits(Arc::clone(&places));
-            self.sync.set_budgets(Arc::clone(&budgets));
-            (self.budgets, self.places) = (budgets, places);
+        let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
+        if !Arc::ptr_eq(&budgets, &self.sync.budgets) {
+            self.sync.set_budgets(budgets);
+        }
+        if !Arc::ptr_eq(&limits, &self.permits.limits) {
+            self.permits.set_limits(limits);
         }
     }
 
     /// Whether any rule has a fleet budget.
     #[must_use]
     pub fn has_budgets(&self) -> bool {
-        !self.budgets.is_empty() || !self.places.is_empty()
+        !self.sync.budgets.is_empty() || !self.permits.limits.is_empty()
     }
 
     /// The counters of every budget and limit that was synced or whose version is known, by its number.
@@ -138,9 +135,7 @@ impl HostMember {
         for need in request.shortfalls.needs.iter().filter(|need| !need.is_permit) {
             self.sync.before_check(&self.engine, need, now, out);
         }
-        let sync = &self.sync;
-        let known = |key: &SharedKey| (sync.versions.newest(key.budget()), sync.level(key));
-        self.remote_checks.start(request, known, now, out);
+        self.remote_checks.start(request, &self.sync, now, out);
     }
 
     /// Grants permits to waiting requests, requests the missing ones from Redis, and returns idle ones.
@@ -181,6 +176,7 @@ impl HostMember {
                 self.tend_permits(now, out);
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
+                self.sync.clock.record_reply(answer.now_us, now.at);
                 self.remote_checks.answered(payment, &answer, now);
             }
             (ScriptCommand::Version(command), ScriptReply::Version(version)) => {

@@ -96,7 +96,7 @@ impl KeyPermitReply {
 /// The permits of this host.
 #[derive(Debug)]
 pub struct PermitSync {
-    limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
+    pub(super) limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     keys: HashMap<[u8; 16], KeyPermits>,
     /// When to renew which key; a key occurs more than once if it was renewed meanwhile.
     renewals: BinaryHeap<Reverse<(Timestamp, [u8; 16])>>,

@@ -16,11 +16,11 @@ use super::command::{Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptC
 use super::key_sync::{cell_quota, cell_window};
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
-use super::window::RedisClock;
+use super::sync::Sync;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey,
-    Shortfall, Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, Shortfall,
+    Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;
@@ -78,7 +78,6 @@ pub struct PendingChecks {
     last_replies: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
     breaker: Breaker,
-    clock: RedisClock,
     /// The outcomes since the start.
     pub counts: RemoteCheckCounts,
 }
@@ -117,22 +116,21 @@ impl PendingChecks {
             last_replies: HashMap::new(),
             queues: Vec::new(),
             breaker: Breaker::CLOSED,
-            clock: RedisClock::default(),
             counts: RemoteCheckCounts::default(),
         }
     }
 
     /// Makes the commands of a remote check, whose replies are of use until `due`. Without commands, `on_reply(None)`
-    /// runs at once. `known` has the version of a key's quota and its last level.
+    /// runs at once. `sync` knows the version of a key's quota, its last level and the clock of Redis.
     pub fn start(
         &mut self,
         WaitingRequest { shortfalls, due, on_reply }: WaitingRequest,
-        known: impl Fn(&SharedKey) -> (u64, i64),
+        sync: &Sync,
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
-        let costs = if due > now.at { self.costs(&shortfalls, known, now) } else { None };
+        let costs = if due > now.at { self.costs(&shortfalls, sync, now) } else { None };
         let Some(costs) = costs.filter(|_| self.may_start(now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
@@ -190,7 +188,6 @@ impl PendingChecks {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
         self.buckets.answered(&payment.head, answer.born_us);
-        self.clock.record_reply(answer.now_us, now.at);
         self.record_last_replies(payment, &answer.results, now.at);
         assert_eq!(payment.costs().count(), answer.results.len(), "a reply has one result for each key");
         let mut results = answer.results.as_slice();
@@ -231,7 +228,7 @@ impl PendingChecks {
     fn costs(
         &self,
         shortfalls: &Shortfalls,
-        known: impl Fn(&SharedKey) -> (u64, i64),
+        sync: &Sync,
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
@@ -243,13 +240,12 @@ impl PendingChecks {
             }
             let number = need.key.budget();
             let budget: &FleetBudget = budgets.get(&number)?;
-            let (version, level) = known(&need.key);
-            let cell_quota = cell_quota(budget, version)?;
+            let cell_quota = cell_quota(budget, sync.versions.newest(number))?;
             let key = need.key.name();
             let known_age_us = self.last_replies.get(&key).and_then(|last_reply| last_reply.age_us(now.at));
-            let window = cell_window(budget, self.clock.unix_us(now));
+            let window = cell_window(budget, sync.clock.unix_us(now));
             // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.
-            let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
+            let is_enough = sync.level(&need.key) >= i64::from(need.cost) * TOKEN.cast_signed();
             let units = if is_enough { need.cost } else { need.missing_units };
             let payment =
                 KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };

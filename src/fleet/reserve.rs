@@ -9,9 +9,9 @@
 //! [`URGENT_EVERY`] instead of every second: lent slots are back within 100 ms, or when the requests that use
 //! them end.
 
-use super::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, POOLS_MAX, PoolLoad, PoolReport};
+use super::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, POOLS_MAX, PoolReport};
 use crate::clock::Timestamp;
-use crate::engine::{Claim, Engine, FleetSums, HostReadings, OtherHostsSums};
+use crate::engine::{Claim, Engine, HostReadings, OtherHostsSums, PoolLoad};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ struct ReserveUpdate {
     here: HostReadings,
     /// Leases of the priority that the reserve is for.
     critical: u32,
-    elsewhere: FleetSums,
+    elsewhere: PoolLoad,
     /// When the last answered report was sent.
     reported_at: Option<Timestamp>,
     /// The pool no longer exists; reported as empty until that is answered.
@@ -74,7 +74,7 @@ impl Reserves {
             let load = PoolLoad {
                 slots: u64::from(pool.here.slots),
                 critical: u64::from(pool.critical),
-                other: u64::from(pool.next_claim(now)),
+                noncritical: u64::from(pool.next_claim(now)),
             };
             pool.here.refused_since_publish = false;
             // From now on the engine admits no more than the reduced claim.
@@ -162,11 +162,11 @@ impl ReserveUpdate {
 }
 
 /// The sums over all other hosts.
-fn elsewhere(reply: &FleetPoolLoad, here: &PoolLoad) -> FleetSums {
-    FleetSums {
+fn elsewhere(reply: &FleetPoolLoad, here: &PoolLoad) -> PoolLoad {
+    PoolLoad {
         slots: reply.load.slots.saturating_sub(here.slots),
         critical: reply.load.critical.saturating_sub(here.critical),
-        noncritical: reply.load.other.saturating_sub(here.other),
+        noncritical: reply.load.noncritical.saturating_sub(here.noncritical),
     }
 }
 

@@ -60,11 +60,11 @@ pub struct Sync {
     buckets: Buckets,
     /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
     waiting: BTreeMap<Bucket, VecDeque<usize>>,
-    budgets: Arc<HashMap<u64, FleetBudget>>,
+    pub(super) budgets: Arc<HashMap<u64, FleetBudget>>,
     /// The versions of the budgets' numbers.
     pub(super) versions: Versions,
     round_trip: RoundTrip,
-    clock: RedisClock,
+    pub(super) clock: RedisClock,
     absence: Absence,
     rng: Rng,
     /// The events since the start.

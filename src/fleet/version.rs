@@ -15,8 +15,8 @@ use std::collections::HashMap;
 /// Sent when rules are loaded, and again to a Redis whose buckets have another birth, which may have lost the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionCommand {
-    /// The rule, equal on all hosts.
-    pub rule: [u8; 16],
+    /// The number of the budget, equal on all hosts.
+    pub budget: u64,
     /// Its numbers now.
     pub numbers: String,
     /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
@@ -38,7 +38,7 @@ impl VersionCommand {
         let known = known.min(EXACT_MAX / 2).to_string();
         RedisCommand {
             script: &scripts::VERSION,
-            keys: vec![format!("tg:{{tm}}:v:{}", hex(&self.rule)).into_bytes()],
+            keys: vec![format!("tg:{{tm}}:v:{}", hex(&u128::from(self.budget).to_le_bytes())).into_bytes()],
             args: vec![self.numbers.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
@@ -110,10 +110,10 @@ impl Versions {
 
     /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCommand> {
-        let (number, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
+        let (budget, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
         known.status = VersionState::Asked;
         let (numbers, before) = (known.numbers.clone(), known.newest.clone());
-        Some(VersionCommand { rule: name(*number), numbers, before })
+        Some(VersionCommand { budget: *budget, numbers, before })
     }
 
     /// Applies a reply, unless the numbers have changed since.
@@ -143,18 +143,9 @@ impl Versions {
     }
 
     fn pending(&mut self, command: &VersionCommand) -> Option<&mut KnownVersion> {
-        let known = self.known.get_mut(&number(&command.rule))?;
+        let known = self.known.get_mut(&command.budget)?;
         (known.numbers == command.numbers && known.status == VersionState::Asked).then_some(known)
     }
 }
 
 const FIRST: u64 = 1;
-
-/// The name of a budget in Redis.
-fn name(budget: u64) -> [u8; 16] {
-    u128::from(budget).to_le_bytes()
-}
-
-fn number(name: &[u8; 16]) -> u64 {
-    u64::try_from(u128::from_le_bytes(*name)).unwrap_or_default()
-}

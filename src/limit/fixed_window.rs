@@ -1,4 +1,4 @@
-//! Fixed windows: a counter that restarts when its window ends. 12 bytes of state per key; the calendar caches its last
+//! Fixed windows: a counter that restarts when its window ends. 11 bytes of state per key; the calendar caches its last
 //! lookup.
 //!
 //! ```text
@@ -8,14 +8,16 @@
 //! ```
 //!
 //! Promise: at most N units in each window, so up to 2N around an edge; retry-after is exactly the end of the window.
-//! The state holds the boot-time instant at which its key entered the window; the current wall clock decides which
-//! window contains that instant. So no window counts longer than its own length by the boot-time clock, whatever the
+//! The state holds the boot-time instant at which its key entered the window, to 256 ns, which always lies in the same
+//! window; the current wall clock decides which window contains that instant. A window that begins with a request begins
+//! with that unit of 256 ns. So no window counts longer than its own length by the boot-time clock, whatever the
 //! wall clock does, and once the wall clock is correct a calendar window ends at its correct instant. A step of the
 //! wall clock opens at most one additional window.
 
 use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
+use super::coarse_timestamp::CoarseTimestamp;
 use super::rate::WINDOW_NANOS;
 use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now, Timestamp};
@@ -209,22 +211,22 @@ impl FixedWindowQuota {
 ///
 /// Packed, so that it fills a table entry beside its key without padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(Rust, packed(2))]
+#[repr(Rust, packed)]
 pub struct FixedWindowState {
     /// The boot-time instant at which the key entered the window.
-    began: Timestamp,
+    began: CoarseTimestamp,
     count: u32,
 }
 
 impl FixedWindowState {
     /// The boot-time instant at which the key entered the window, and the units counted since.
     pub fn to_parts(&self) -> (Timestamp, u32) {
-        (self.began, self.count)
+        (self.began.get(), self.count)
     }
 
     /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
     pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
-        FixedWindowState { began, count }
+        FixedWindowState { began: CoarseTimestamp::at_or_before(began), count }
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -264,7 +266,7 @@ impl FixedWindowState {
         let used = self.used(quota, now);
         let remaining = quota.count.saturating_sub(used);
         let left = if remaining == quota.count { 0 } else { self.nanos_until_end(quota, now) };
-        let inside = if used == 0 { now.at } else { self.began };
+        let inside = if used == 0 { now.at } else { self.began.get() };
         QuotaLevel {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.reading(Now { at: inside, ..now })),
@@ -282,7 +284,7 @@ impl FixedWindowState {
     /// does.
     #[inline]
     pub fn nanos_until_fresh(&self, nanos_max: u64, now: Now) -> u64 {
-        let end = self.began.as_nanos().saturating_add(nanos_max);
+        let end = self.began.get().as_nanos().saturating_add(nanos_max);
         if self.count == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }
     }
 
@@ -294,7 +296,9 @@ impl FixedWindowState {
         }
         let used = self.used(quota, now);
         if used == 0 {
-            self.began = now.at;
+            self.began = CoarseTimestamp::in_window_of(now.at, |began| {
+                FixedWindowState { began, count: amount }.counted(quota, now).is_some()
+            });
         }
         self.count = used.saturating_add(amount).min(most).max(used);
     }
@@ -311,11 +315,12 @@ impl FixedWindowState {
         if self.count == 0 {
             return None;
         }
-        let began = self.began;
+        let began = self.began.get();
         let reading = quota.reading(Now { at: began, ..now });
-        let lasts = quota.end_of_window(reading).saturating_sub(reading);
-        let end = began.as_nanos().saturating_add(lasts);
+        let end = quota.end_of_window(reading);
+        let lasts = end.saturating_sub(reading);
         // A window whose end saturates at `u64::MAX` is never over.
+        let end = if end == u64::MAX { end } else { began.as_nanos().saturating_add(lasts) };
         let left = end.checked_sub(now.at.as_nanos()).filter(|left| *left > 0 || end == u64::MAX)?;
         Some((self.count, left.max(1)))
     }

@@ -4,6 +4,7 @@
 //! row of buckets has to grow allocates.
 
 mod calendar;
+mod coarse_timestamp;
 pub mod concurrency;
 mod entries;
 pub mod fixed_window;

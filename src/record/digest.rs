@@ -10,7 +10,7 @@ use crate::sys;
 
 /// The key of one recording.
 #[derive(Clone, Copy)]
-pub struct RecordingKey([u8; 16]);
+pub(crate) struct RecordingKey([u8; 16]);
 
 /// Hides the secret from logs.
 impl std::fmt::Debug for RecordingKey {
@@ -21,17 +21,8 @@ impl std::fmt::Debug for RecordingKey {
 
 impl RecordingKey {
     /// Draws a random key.
-    ///
-    /// # Errors
-    /// The kernel provides no random bytes.
-    pub fn draw() -> io::Result<RecordingKey> {
+    pub(crate) fn draw() -> io::Result<RecordingKey> {
         sys::random_bytes().map(RecordingKey)
-    }
-
-    /// Makes a key of these bytes, for tests.
-    #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> RecordingKey {
-        RecordingKey(bytes)
     }
 
     /// Returns the digest of some bytes; digests of different purposes are independent.
@@ -50,8 +41,7 @@ impl RecordingKey {
 }
 
 /// Whether a value in a trace is a hash.
-#[must_use]
-pub fn is_hashed(value: &str) -> bool {
+pub(crate) fn is_hashed(value: &str) -> bool {
     value.starts_with(HASHED)
 }
 
@@ -73,7 +63,7 @@ mod tests {
 
     #[test]
     fn hashes_differ_by_key_attribute_and_value() {
-        let (key, other) = (RecordingKey::from_bytes([1; 16]), RecordingKey::from_bytes([2; 16]));
+        let (key, other) = (RecordingKey([1; 16]), RecordingKey([2; 16]));
         let ann = key.hash_value("user", "ann");
         assert_eq!((ann.len(), is_hashed(&ann), is_hashed("ann")), (21, true, false));
         assert_eq!(key.hash_value("user", "ann"), ann);

@@ -6,6 +6,6 @@ mod line;
 mod recorder;
 mod writer;
 
-pub use digest::{RecordingKey, is_hashed};
-pub use recorder::{AlreadyRecording, EventOrigin, NotedKind, RecordReceiver, Recorder, SESSION_BYTES};
-pub use writer::{RecordingTotals, RecordingWriter};
+pub(crate) use digest::{RecordingKey, is_hashed};
+pub(crate) use recorder::{EventOrigin, NotedKind, RecordReceiver, Recorder, SESSION_BYTES};
+pub(crate) use writer::RecordingWriter;

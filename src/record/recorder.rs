@@ -40,7 +40,6 @@ struct QueueSpace {
     dropped: AtomicU64,
 }
 
-/// The error of starting a second recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another recording is running, and only one may: end it, or wait for its end")]
 pub struct AlreadyRecording;
@@ -76,9 +75,6 @@ impl Recorder {
     }
 
     /// Begins to record one domain, or all.
-    ///
-    /// # Errors
-    /// A recording already runs.
     pub fn begin(self: &Arc<Recorder>, domain: Option<&str>) -> Result<RecordReceiver, AlreadyRecording> {
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return Err(AlreadyRecording);
@@ -91,7 +87,6 @@ impl Recorder {
         Ok(RecordReceiver { recorder: Arc::clone(self), noted, room })
     }
 
-    /// Counts written lines.
     pub fn count_lines(&self, lines: u64) {
         self.lines.fetch_add(lines, Ordering::Relaxed);
     }
@@ -171,7 +166,6 @@ pub struct EventOrigin {
     pub user: u32,
     /// The name of the session: from HELLO, or the number of its only connection.
     pub named: [u8; SESSION_BYTES],
-    /// The session itself.
     pub session: Session,
 }
 
@@ -185,40 +179,30 @@ pub enum NotedKind {
         /// The number of requests that the process works on at once.
         slots: u32,
     },
-    /// A request was decided.
     Decided {
         /// The encoded request.
         payload: Box<[u8]>,
-        /// The verdict.
         verdict: Verdict,
-        /// The rule that refused it.
         refused_by: Option<Box<str>>,
-        /// Its lease.
         lease: Option<u64>,
     },
     /// A charge after the request; the payload is the encoded frame.
     Charged(Box<[u8]>),
-    /// A lease ended.
     Ended(u64, WorkOutcome),
-    /// A lease was renewed.
     Renewed(u64),
     /// An application reported a signal of its pool.
     Signal {
-        /// The name of the signal.
         name: Box<str>,
-        /// The sample, in thousandths.
         permille: u16,
     },
     /// The last connection of a session closed; the session ends at this time unless a client reconnects.
     Disconnected(Timestamp),
-    /// A session ended.
     SessionEnded,
     /// The engine ran its timed work.
     Tick,
 }
 
 impl NotedKind {
-    /// Returns the heap bytes of the event.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             NotedKind::Decided { payload, refused_by, .. } => {
@@ -236,7 +220,7 @@ impl NotedKind {
 }
 
 /// The 16 bytes of a HELLO name and one byte that marks whether HELLO set it.
-pub const SESSION_BYTES: usize = 17;
+pub(crate) const SESSION_BYTES: usize = 17;
 
 /// A third of a second at 100 000 requests/s; the writer polls 200 times a second.
 const QUEUE_LINES_MAX: usize = 32_768;

@@ -15,7 +15,7 @@ use crate::protocol::{
 
 /// Writes the lines of one recording.
 #[derive(Debug)]
-pub struct RecordingWriter {
+pub(crate) struct RecordingWriter {
     key: RecordingKey,
     /// Attributes whose values are not hashed.
     clear: Vec<Box<str>>,
@@ -32,13 +32,11 @@ pub struct RecordingWriter {
     out: Vec<u8>,
 }
 
-/// The totals of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecordingTotals {
-    /// Lines.
-    pub lines: u64,
+pub(crate) struct RecordingTotals {
+    pub(crate) lines: u64,
     /// Requests left out because their hashed form exceeds the size of a frame.
-    pub left_out: u64,
+    pub(crate) left_out: u64,
 }
 
 /// The descriptors of a request: alternating keys and values.
@@ -47,8 +45,7 @@ type HashedDescriptors<'l> = Vec<Vec<Cow<'l, str>>>;
 impl RecordingWriter {
     /// Begins a recording that hashes all values except those of the attributes in `clear`. `now` is a time before
     /// the first event.
-    #[must_use]
-    pub fn new(key: RecordingKey, clear: Vec<Box<str>>, now: Now) -> RecordingWriter {
+    pub(crate) fn new(key: RecordingKey, clear: Vec<Box<str>>, now: Now) -> RecordingWriter {
         RecordingWriter {
             key,
             clear,
@@ -63,15 +60,13 @@ impl RecordingWriter {
         }
     }
 
-    /// Returns the totals so far.
-    #[must_use]
-    pub fn written(&self) -> RecordingTotals {
+    pub(crate) fn written(&self) -> RecordingTotals {
         self.written
     }
 
     /// Writes the sessions that were open before the recording, as of its beginning: events have happened since, and no
     /// line may be later than the lines after it.
-    pub fn open(&mut self, open: &[OpenSession]) {
+    pub(crate) fn open(&mut self, open: &[OpenSession]) {
         for session in open {
             let label = SessionLabel::of_open(session, &self.key);
             self.hello(label, &session.pool, session.slots, self.began);
@@ -80,7 +75,7 @@ impl RecordingWriter {
     }
 
     /// Writes queued events until `bytes_max` are written. Returns whether there were any.
-    pub fn write(&mut self, reel: &RecordReceiver, bytes_max: usize) -> bool {
+    pub(crate) fn write(&mut self, reel: &RecordReceiver, bytes_max: usize) -> bool {
         let mut some = false;
         while self.out.len() < bytes_max
             && let Some(noted) = reel.next()
@@ -92,13 +87,12 @@ impl RecordingWriter {
     }
 
     /// Writes a line between those of the trace.
-    pub fn report(&mut self, report: &serde_json::Value) {
+    pub(crate) fn report(&mut self, report: &serde_json::Value) {
         self.out.extend_from_slice(format!("{report}\n").as_bytes());
     }
 
     /// Returns the bytes written since the last call.
-    #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::de::{TYPO, nearest};
 use super::problem::shown;
-use super::{Condition, Domain, Mismatch, Mode, conditions};
+use super::{Condition, Domain, Mismatch, conditions};
 
 impl Mismatch<'_> {
     /// Describes the mismatch of a request with these attributes.
@@ -35,10 +35,7 @@ impl Domain {
     /// of a value or one missing attribute explains it. `unused`: those of [`Domain::unused`]. `None` for nodes of the
     /// descriptor tree.
     pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
-        let (conditions, key, mode) = self.asks(number)?;
-        if mode == Mode::Disabled || self.tree().path(number).is_some() {
-            return None;
-        }
+        let (conditions, key) = self.asks(number).filter(|_| self.tree().path(number).is_none())?;
         let failing = |condition: &&Condition| !condition.holds(value(attributes, &condition.attribute));
         let mut failing = conditions.iter().filter(failing);
         let is_absent = |name: &&str| value(attributes, name).is_none();

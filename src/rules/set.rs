@@ -215,10 +215,10 @@ impl Domain {
         overrides.rows.number_of(key).or_else(|| self.override_of(rule, selection)).unwrap_or(0)
     }
 
-    /// Returns the first reason why a rule or list entry does not match these attributes; `None` if it does,
+    /// Returns the first reason why a rule or list entry of this mode does not match these attributes; `None` if it does,
     /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
-    pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
-        let (conditions, key, mode) = self.asks(number)?;
+    pub fn why_not(&self, number: u32, mode: Mode, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
+        let (conditions, key) = self.asks(number)?;
         if mode == Mode::Disabled {
             return Some(Mismatch::Disabled);
         }
@@ -234,11 +234,11 @@ impl Domain {
         missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
     }
 
-    /// Returns the conditions, the key and the mode of a rule or list entry.
-    pub(super) fn asks(&self, number: u32) -> Option<(&[Condition], &[KeyPart], Mode)> {
+    /// Returns the conditions and the key of a rule or list entry.
+    pub(super) fn asks(&self, number: u32) -> Option<(&[Condition], &[KeyPart])> {
         match self.contents.rules.get(number as usize) {
-            Some(rule) => Some((&rule.conditions, &rule.key, rule.mode)),
-            None => self.listed(number).map(|listed| (&*listed.conditions, &[][..], listed.mode)),
+            Some(rule) => Some((&rule.conditions, &rule.key)),
+            None => self.listed(number).map(|listed| (&*listed.conditions, &[][..])),
         }
     }
 }

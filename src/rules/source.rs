@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Position;
 use super::open::{self, OpenError, Opened};
 use super::problem::{Excerpt, Problem, Severity, ValueProblem, shown};
+use crate::terms::is_deceptive;
 
 /// The text of one file.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl Source {
     }
 
     fn of(path: &Path, read: Result<Bytes, ValueProblem>) -> Result<Source, UnreadableFile> {
-        let name = path.to_string_lossy();
+        let name = shown_path(path);
         let Bytes { bytes, quotable } = match read {
             Ok(read) => read,
             Err(wrong) => return Err(UnreadableFile::new(path, wrong, String::new())),
@@ -255,11 +256,16 @@ impl<'s> Report<'s> {
     }
 }
 
+/// A path as problems name it: on one line, whatever characters its name has.
+fn shown_path(path: &Path) -> String {
+    path.to_string_lossy().replace(is_deceptive, "\u{fffd}")
+}
+
 /// Makes a problem of a file or directory as a whole.
 pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
     Problem {
         severity: Severity::Error,
-        position: Position { file: path.to_string_lossy().into(), line: 0, column: 0 },
+        position: Position { file: shown_path(path).into(), line: 0, column: 0 },
         message: wrong.message,
         help: wrong.help,
         line_text: None,

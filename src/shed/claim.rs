@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::FleetSums;
+use super::PoolLoad;
 use crate::clock::Timestamp;
 
 /// The claim of one host.
@@ -52,7 +52,7 @@ impl HostReadings {
     /// The non-critical requests that a single host may allow; a host can always claim as many.
     #[must_use]
     pub fn own_part(&self) -> u32 {
-        FleetSums::default().noncritical_max_here(self.slots, self.reserve)
+        PoolLoad::default().noncritical_max_here(self.slots, self.reserve)
     }
 }
 
@@ -111,13 +111,13 @@ impl Claim {
 
     /// Applies the latest sums of all other hosts, which include their reaction to this host's claim. Without
     /// `may_grow` the limit does not rise.
-    pub fn apply_sums(&mut self, elsewhere: FleetSums, here: &HostReadings, may_grow: bool, now: Timestamp) {
+    pub fn apply_sums(&mut self, elsewhere: PoolLoad, here: &HostReadings, may_grow: bool, now: Timestamp) {
         let own = here.own_part();
         let room = elsewhere.noncritical_max_here(here.slots, here.reserve);
         let most = if may_grow { self.most.max(self.published.min(room)) } else { self.most };
         // A host above its own part yields to a host below its own.
         self.most = if most > own { most.min(room.max(own)) } else { most };
-        let all = FleetSums { noncritical: 0, ..elsewhere }.noncritical_max_here(here.slots, here.reserve);
+        let all = PoolLoad { noncritical: 0, ..elsewhere }.noncritical_max_here(here.slots, here.reserve);
         if elsewhere.noncritical > self.others_claim {
             self.others_rose_at = Some(now);
         }

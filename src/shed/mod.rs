@@ -19,6 +19,6 @@ pub use brake::{Brake, band_slots};
 pub use chance::chance;
 pub use claim::{Claim, HostReadings};
 pub use heavy::HeavyCallers;
-pub use reserve::FleetSums;
+pub use reserve::PoolLoad;
 pub use slow_law::{Controller, SlowSeverity};
 pub use window::UtilizationWindow;

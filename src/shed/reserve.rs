@@ -4,10 +4,10 @@
 //! kinds of requests are counted, and the slots are those of live processes; the published script counts non-critical
 //! requests against a constant.
 
-/// The sums of the last reports of the other hosts of a pool; all zero for a single host.
+/// The load of a pool on one host, or on several as of their last reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FleetSums {
-    /// The slots of the other hosts.
+pub struct PoolLoad {
+    /// Requests that it can run concurrently.
     pub slots: u64,
     /// Critical requests in progress. They do not reduce the slots of the others.
     pub critical: u64,
@@ -15,15 +15,15 @@ pub struct FleetSums {
     pub noncritical: u64,
 }
 
-impl FleetSums {
-    /// The non-critical requests that may be in progress on this host: the bound of all hosts together, `⌊(1 − reserve)
+impl PoolLoad {
+    /// The non-critical requests that may be in progress on this host beside this load of the others: the bound of all hosts together, `⌊(1 − reserve)
     /// · slots⌋`, less those of the other hosts. A reserve of more than 1000 thousandths is all slots.
     /// ```
-    /// # use tidegate::shed::FleetSums;
-    /// let alone = FleetSums::default();
+    /// # use tidegate::shed::PoolLoad;
+    /// let alone = PoolLoad::default();
     /// assert_eq!(alone.noncritical_max_here(100, 200), 80);
     /// assert_eq!(alone.noncritical_max_here(9, 200), 7); // 7.2
-    /// let elsewhere = FleetSums { slots: 100, critical: 9, noncritical: 90 };
+    /// let elsewhere = PoolLoad { slots: 100, critical: 9, noncritical: 90 };
     /// assert_eq!(elsewhere.noncritical_max_here(100, 200), 70);
     /// ```
     #[must_use]

@@ -9,7 +9,6 @@ use arrayvec::ArrayVec;
 use crate::protocol::shorten_value;
 use crate::rules::shown;
 
-/// A request parsed from a log line.
 #[derive(Debug)]
 pub(super) struct AccessLine {
     pub(super) unix_seconds: u64,
@@ -17,7 +16,6 @@ pub(super) struct AccessLine {
     attributes: ArrayVec<(&'static str, Range<usize>), ATTRIBUTES_MAX>,
 }
 
-/// Why a line cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnreadableLine {
     #[error("does not begin with an IP address but with {0}")]

@@ -13,7 +13,6 @@ pub(super) struct StepCounts {
     first: Option<Timestamp>,
     /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
-    /// Counts at the end of each step.
     ends: Vec<StepTotals>,
     /// Index of each rule in `Sums::rules`.
     places: HashMap<(Box<str>, Box<str>), usize>,

@@ -28,10 +28,7 @@ pub(crate) struct TraceEvent<'a> {
 
 /// Consumes the events of a trace one after the other.
 pub(crate) trait EventConsumer {
-    /// Plays one event, whose time is at or after that of the previous one.
-    ///
-    /// # Errors
-    /// The event cannot be played; the trace ends there.
+    /// Plays one event, whose time is at or after that of the previous one. At an error the trace ends.
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure>;
 
     /// Returns messages that should be shown before the end, each once.

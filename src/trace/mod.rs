@@ -7,8 +7,6 @@ pub(crate) mod event;
 pub(crate) mod json_line;
 pub(crate) mod jsonl;
 pub(crate) mod player;
-#[cfg(test)]
-mod recorded_tests;
 pub(crate) mod recording;
 pub(crate) mod report;
 pub(crate) mod rule_records;

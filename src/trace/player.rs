@@ -21,7 +21,6 @@ pub(crate) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
     now: Now,
-    /// The time of the next tick.
     next_tick: Option<Timestamp>,
     last_sweep: Option<Timestamp>,
     /// Events since the last sweep.
@@ -49,7 +48,6 @@ struct ReplayLeases {
     until: usize,
 }
 
-/// Why an event cannot be played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotPlayed {
     #[error("{0}: repeats of one `idem` ask the same")]
@@ -156,10 +154,7 @@ impl Player {
     }
 
     /// Decides a request. `None`: its session holds too many leases; the daemon answers with an error then,
-    /// and clients continue.
-    ///
-    /// # Errors
-    /// A retry differs from the request with the same `idem`; there are too many sessions.
+    /// and clients continue. Fails if a retry differs from the request with the same `idem`, or for too many sessions.
     pub(crate) fn judge(
         &mut self,
         request: &Request<'_>,
@@ -188,11 +183,9 @@ impl Player {
         Ok(Some(decision))
     }
 
-    /// Applies an action that decides nothing. Returns whether it found its rule, lease or session.
-    ///
-    /// # Errors
-    /// A retry differs from the charge with the same `idem`; a session exists with another pool or other slots;
-    /// there are too many sessions; a signal is for another pool than that of its session.
+    /// Applies an action that decides nothing. Returns whether it found its rule, lease or session. Fails if a retry differs
+    /// from the charge with the same `idem`, a session exists with another pool or other slots, a signal is for another pool
+    /// than that of its session, or for too many sessions.
     pub(crate) fn apply(&mut self, action: &Action<'_>) -> Result<bool, NotPlayed> {
         let now = self.now;
         Ok(match action {

@@ -34,10 +34,7 @@ pub(crate) struct RecordedTrace {
 }
 
 impl RecordedTrace {
-    /// Opens a trace; `-` is standard input.
-    ///
-    /// # Errors
-    /// It cannot be opened, is not a regular file, or is a link that leads out of its directory.
+    /// Opens a trace; `-` is standard input. Fails unless it is a regular file, and for a link that leads out of its directory.
     pub(crate) fn open(path: &Path) -> io::Result<RecordedTrace> {
         if is_dash(path) {
             let input = BufReader::with_capacity(READ_BYTES, io::stdin().lock());
@@ -55,9 +52,6 @@ impl RecordedTrace {
     }
 
     /// Returns the format by its first line that is not blank.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(crate) fn detect(&mut self) -> io::Result<TraceFormat> {
         self.lines.next()?;
         self.lines.is_ahead = true;

@@ -13,8 +13,8 @@ use super::player::Player;
 use super::recording::there_already;
 use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
-use super::summary::{Changes, PlayedCounts, describe_changes, remarks, rules};
-use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
+use super::summary::{Changes, PlayedCounts, describe_changes, figures, remarks, rules};
+use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS};
 use crate::page::{
     bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,
     table,
@@ -50,10 +50,7 @@ impl<'s> ReportSet<'s> {
     }
 }
 
-/// Creates the report's file, so that an unwritable path fails before the replay.
-///
-/// # Errors
-/// The path cannot be written, or is there already.
+/// Creates the report's file, so that a path that is unwritable or there already fails before the replay.
 pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
@@ -115,11 +112,6 @@ pub(super) fn page(
 fn decisions(played: &PlayedCounts, sets: &[ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
     let most = highest(steps.iter().flatten());
-    let figures = |VerdictTotals { allow, limit, shed, wait, deny }: VerdictTotals| {
-        let others = [("shed", shed), ("waited", wait), ("denied", deny)];
-        let others = others.into_iter().filter(|(_, number)| *number > 0);
-        [("allowed", allow), ("limited", limit)].into_iter().chain(others)
-    };
     let changes = changes.unwrap_or_default();
     html! {
         div.columns {
@@ -127,7 +119,7 @@ fn decisions(played: &PlayedCounts, sets: &[ReportSet<'_>], changes: Option<Stri
                 div {
                     h3.set { code { (set.name) } }
                     dl.figures {
-                        @for (name, number) in figures(set.totals.verdicts) { div { dt { (name) } dd { (count(number)) } } }
+                        @for (name, number) in figures(&set.totals) { div { dt { (name) } dd { (count(number)) } } }
                     }
                     (chart("Decisions", DECISIONS, set.course, steps, most))
                     (list(remarks(&set.totals)))

@@ -10,12 +10,11 @@ use serde_json::Value;
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
 use super::player::{NotPlayed, Player};
 use super::report::{ReportNames, ReportSet, page};
-use super::summary::{Changes, PlayedCounts, comparison, summary, summary_json};
+use super::summary::{Changes, PlayedCounts, above_zero, comparison, summary, summary_json};
 use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, Op, Request, Verdict};
 use crate::record::is_hashed;
 use crate::rules;
-use crate::terms::counted;
 
 /// One rule set or two, and counts of the events played.
 pub(crate) struct ReplayStage<'w> {
@@ -174,17 +173,13 @@ impl<'w> ReplayStage<'w> {
     pub(crate) fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
         // The trace was recorded under rules that refused these requests.
         let uncharged = if self.charges > 0 { self.changes.allowed } else { 0 };
-        for (number, noun, what) in [
+        let remarks = above_zero([
             (uncharged, "request", "allowed by the other rules alone: a charge after it is not in the trace"),
             (self.charges_unmatched, "charge", "matched no rule"),
             (self.player.beyond_quota, "request", "passed unjudged: the session held too many leases"),
             (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
-        ] {
-            if number > 0 {
-                played.remarks.push(format!("{} {what}", counted(number, noun)));
-            }
-        }
-        played.remarks.extend(self.unmatched_hashes());
+        ]);
+        played.remarks.extend(remarks.chain(self.unmatched_hashes()));
         played
     }
 }

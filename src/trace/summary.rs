@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::player::Player;
 use super::rule_records::RuleRecords;
 use crate::clock::Micros;
-use crate::engine::{Decision, RuleTotals, Totals, Verdict};
+use crate::engine::{Decision, RuleTotals, Totals, Verdict, VerdictTotals};
 use crate::rules::shed::ShedPart;
 use crate::terms::{count, counted};
 
@@ -63,32 +63,36 @@ pub(super) fn summary_json(
     summary
 }
 
-/// `12 allowed, 3 limited, 1 shed`. Shed, waited and denied are shown only above zero.
+/// `12 allowed, 3 limited, 1 shed`.
 pub(super) fn verdicts(totals: &Totals) -> String {
-    let mut text =
-        format!("{} allowed, {} limited", count(totals.verdicts.allow), count(totals.verdicts.limit));
-    for (number, verdict) in
-        [(totals.verdicts.shed, "shed"), (totals.verdicts.wait, "waited"), (totals.verdicts.deny, "denied")]
-    {
-        if number > 0 {
-            let _ = write!(text, ", {} {verdict}", count(number));
-        }
-    }
-    text
+    let texts = figures(totals).map(|(verdict, number)| format!("{} {verdict}", count(number)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// The decisions by verdict. Shed, waited and denied are shown only above zero.
+pub(super) fn figures(totals: &Totals) -> impl Iterator<Item = (&'static str, u64)> {
+    let VerdictTotals { allow, limit, shed, wait, deny } = totals.verdicts;
+    let others = [("shed", shed), ("waited", wait), ("denied", deny)];
+    let others = others.into_iter().filter(|(_, number)| *number > 0);
+    [("allowed", allow), ("limited", limit)].into_iter().chain(others)
 }
 
 /// Totals that belong to no rule.
 pub(super) fn remarks(totals: &Totals) -> Vec<String> {
-    let remarks = [
+    let remarks = above_zero([
         (totals.unmatched_domain, "request", "for a domain without rules"),
         (totals.unmatched_rule, "request", "that no rule matched"),
         (totals.evictions, "key", "dropped for lack of memory"),
-    ];
-    remarks
-        .into_iter()
-        .filter(|(number, ..)| *number > 0)
-        .map(|(number, noun, what)| format!("{} {what}", counted(number, noun)))
-        .collect()
+    ]);
+    remarks.collect()
+}
+
+/// Returns the remarks of the numbers above zero, each with its noun.
+pub(super) fn above_zero<const N: usize>(
+    remarks: [(u64, &'static str, &'static str); N],
+) -> impl Iterator<Item = String> {
+    let some = remarks.into_iter().filter(|(number, ..)| *number > 0);
+    some.map(|(number, noun, what)| format!("{} {what}", counted(number, noun)))
 }
 
 /// The rules with own counts in file order, pools' parts that saw requests, and the sum of all others.

@@ -1,10 +1,10 @@
 //! The bytes per key that `check` reports match the bytes allocated.
 
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, HashKey, Op, Request, bytes_per_rule_key, keys_within};
+use tidegate::engine::{Descriptors, HashKey, KindsInUse, Op, Request, bytes_per_rule_key, keys_within};
 
 use crate::counting::held;
-use crate::{ALGORITHMS, SECOND, engine, rules};
+use crate::{ALGORITHMS, SECOND, engine, hit, one_of_each, rules};
 
 const KEYS: u32 = 2_000;
 const BUDGET: usize = 64 << 20;
@@ -57,7 +57,7 @@ fn bytes_per_key_within_reported_range() {
         assert!(one >= said.least as f64, "{name}: {one} of {said:?}");
         assert!(many >= one && many <= said.most as f64 + SLACK, "{name}: {many} of {said:?}");
         // The reported maximum is at most twice the actual use, so that `check` does not deter for no reason.
-        let fit = keys_within(BUDGET, rule).unwrap();
+        let fit = keys_within(BUDGET, rule, KindsInUse::of([rule])).unwrap();
         assert!(fit as f64 * many >= BUDGET as f64 / 8.0, "{name}: {fit} keys are said to fit");
     }
 }
@@ -80,6 +80,26 @@ fn a_key_takes_the_reported_bytes_at_any_number_of_keys() {
         }
     }
 }
+
+/// Each other kind of table keeps its part of the memory.
+#[test]
+fn holds_the_reported_keys_beside_rules_of_other_algorithms() {
+    const BUDGET: usize = 4 << 20;
+    let domains = rules(&one_of_each());
+    let in_use = KindsInUse::of(domains[0].rules());
+    let alone = |rule| keys_within(BUDGET, rule, KindsInUse::of([rule])).unwrap();
+    for ((kind, _), rule) in ALGORITHMS.iter().zip(domains[0].rules()) {
+        let engine = engine(&one_of_each(), BUDGET);
+        let mut decider = engine.decider();
+        let fit = keys_within(BUDGET, rule, in_use).unwrap();
+        assert!(fit < alone(rule), "{kind}: {fit}");
+        (0..fit).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), HOUR)));
+        assert_eq!(engine.totals().evictions, 0, "{kind}: {fit} keys");
+    }
+}
+
+/// The start of an hour: aligned windows have their full length ahead.
+const HOUR: u64 = 1_000 * 3_600 * SECOND;
 
 /// Fixed bytes of a shard's table, spread over thirty keys.
 const SLACK: f64 = 4.0;

@@ -202,9 +202,8 @@ impl Whole {
             domain.select(request, &mut selection, &mut matching);
             assert_eq!(matching, self.naive(request), "{request:?}");
             for number in 0..u32::try_from(self.rules.len() + self.exempt.len() + self.deny.len()).unwrap() {
-                let why_not = domain.why_not(number, request);
-                let is_disabled =
-                    self.rules.get(number as usize).is_some_and(|(asks, _)| asks.mode == Mode::Disabled);
+                let mode = self.rules.get(number as usize).map_or(Mode::Enforce, |(asks, _)| asks.mode);
+                let (why_not, is_disabled) = (domain.why_not(number, mode, request), mode == Mode::Disabled);
                 assert_eq!(why_not == Some(Mismatch::Disabled), is_disabled, "{number}: {why_not:?}");
                 assert!(
                     is_disabled || why_not.is_none() == matching.contains(&number),
@@ -346,20 +345,19 @@ fn matches_values_of_any_length() {
 #[test]
 fn reports_why_a_rule_does_not_match() {
     let conditions = vec![("method", vec![Said::Text("POST")], false), ("ip", Vec::new(), true)];
-    let mut disabled = rule_of(Vec::new(), &[]);
-    disabled.0.mode = Mode::Disabled;
-    let domain = only(vec![rule_of(conditions, &["user"]), disabled]).domain();
-    let why_not = |number, attributes: &[(&str, &str)]| match domain.why_not(number, attributes)? {
-        Mismatch::Disabled => Some("disabled".to_owned()),
-        Mismatch::Absent { attribute, line } => Some(format!("no {attribute} on line {line}")),
-        Mismatch::Condition(condition) => Some(format!("another {}", condition.attribute)),
-    };
+    let domain = only(vec![rule_of(conditions, &["user"])]).domain();
+    let why_not =
+        |number, attributes: &[(&str, &str)]| match domain.why_not(number, Mode::Enforce, attributes)? {
+            Mismatch::Disabled => Some("disabled".to_owned()),
+            Mismatch::Absent { attribute, line } => Some(format!("no {attribute} on line {line}")),
+            Mismatch::Condition(condition) => Some(format!("another {}", condition.attribute)),
+        };
     let post = ("method", "POST");
     assert_eq!(why_not(0, &[post, ("user", "u")]), None);
     assert_eq!(why_not(0, &[post]).as_deref(), Some("no user on line 0"));
     assert_eq!(why_not(0, &[("method", "")]).as_deref(), Some("no method on line 0"));
     assert_eq!(why_not(0, &[("method", "GET"), post]).as_deref(), Some("another method"));
     assert_eq!(why_not(0, &[post, ("user", "u"), ("ip", "x")]).as_deref(), Some("another ip"));
-    assert_eq!(why_not(1, &[]).as_deref(), Some("disabled"));
-    assert_eq!(why_not(2, &[]), None);
+    assert_eq!(why_not(1, &[]), None);
+    assert_eq!(domain.why_not(0, Mode::Disabled, &[]), Some(Mismatch::Disabled));
 }

@@ -7,11 +7,12 @@ use std::fs;
 use redis::Value;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
+use tidegate::engine::PoolLoad;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
 use tidegate::fleet::command::{
     Bucket, CheckPayment, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch,
 };
-use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
+use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
@@ -88,7 +89,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     // A host that exited, and a rule with more edits than the history keeps.
     redis.order("ZADD tg:{tm}:hosts 1 gone");
     for edit in 0..65 {
-        redis.order(&format!("HSET tg:{{tm}}:v:{} {edit} {edit}", "07".repeat(16)));
+        redis.order(&format!("HSET tg:{{tm}}:v:07000000000000000000000000000000 {edit} {edit}"));
     }
     let link = link(redis);
     until("settled", || one(&link).state != NodeState::Starting).await;
@@ -132,7 +133,7 @@ fn commands() -> [ScriptCommand; 5] {
         dropped: vec![3],
         is_whole: true,
     };
-    let load = PoolLoad { slots: 4, critical: 1, other: 1 };
+    let load = PoolLoad { slots: 4, critical: 1, noncritical: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
     let before = Some((fingerprint(&CellQuota { burst: 1_000_000, ..cell_quota }, None), 1));
     [
@@ -159,10 +160,6 @@ fn commands() -> [ScriptCommand; 5] {
             pools,
             secret: SecretDigest::default(),
         }),
-        ScriptCommand::Version(VersionCommand {
-            rule: [7; 16],
-            numbers: fingerprint(&cell_quota, None),
-            before,
-        }),
+        ScriptCommand::Version(VersionCommand { budget: 7, numbers: fingerprint(&cell_quota, None), before }),
     ]
 }

@@ -225,11 +225,13 @@ export class Client implements Owner {
     const key = once === true ? text : once;
     if (key !== false && (this.#logged.has(key) || this.#logged.size >= LOGGED_MAX)) return;
     if (key !== false) this.#logged.add(key);
-    try {
-      (this.#options.logger ?? console).warn(`tidegate: ${text}`);
-    } catch {
-      // an application's logger must not fail its requests
-    }
+    // An application's logger must not fail its requests.
+    attempt(() => (this.#options.logger ?? console).warn(`tidegate: ${text}`), () => undefined);
+  }
+
+  /** Calls a function that observes decisions; what it throws, also later, is only logged. @internal */
+  observe(name: string, call: () => unknown): void {
+    attempt(call, (error) => this.log(`${name} threw ${nameOf(error)}`, true));
   }
 
   /** Counts and returns a decision without the daemon. @internal */
@@ -272,11 +274,7 @@ export class Client implements Owner {
   async #judge(op: number, domain: string, attributes: Attributes | null | undefined, options: CallOptions): Promise<Decision> {
     const began = performance.now();
     const decision = await this.#decide(op, domain, attributes, options, began);
-    try {
-      this.#options.onDecision?.(decision, performance.now() - began);
-    } catch (error) {
-      this.log(`onDecision threw ${nameOf(error)}`, true);
-    }
+    this.observe("onDecision", () => this.#options.onDecision?.(decision, performance.now() - began));
     return decision;
   }
 
@@ -456,6 +454,16 @@ export class Client implements Owner {
     const missed = [...this.#missed].reduce((sum, [reason, n]) => (reason === "callback" ? sum : sum + n), 0);
     if (fault) this.log(`${fault.message}; requests ${this.#consequence()}`);
     else this.log(`the daemon answers again; ${missed} request${missed === 1 ? "" : "s"} so far decided without it`);
+  }
+}
+
+/** Calls a function of the application. `failed` gets its error, also that of a promise, which would end the process. */
+function attempt(call: () => unknown, failed: (error: unknown) => void): void {
+  try {
+    const result = call();
+    if (result instanceof Promise) result.catch(failed);
+  } catch (error) {
+    failed(error);
   }
 }
 

@@ -307,10 +307,18 @@ function explain(path: string, error: { message: string; code?: string | undefin
   if (error.code === "EAGAIN")
     return new Fault(`the daemon at ${path} takes no connections: it is stopped or overloaded`, "unreachable", { full: true });
   if (error.code === "EACCES" || error.code === "EPERM") return new Fault(`permission denied on ${path}: ${denial(path)}`, "unreachable");
-  if (error.code === "ECONNREFUSED" && statSync(path, { throwIfNoEntry: false })?.isSocket() === false)
+  if (error.code === "ECONNREFUSED" && isNoSocket(path))
     return new Fault(`${path} is no socket: set TIDEGATE_SOCKET to that of the daemon`, "unreachable", { absent: true });
   const text = `no daemon at ${path} (${error.message}): start it with \`tidegate serve\`, or set TIDEGATE_SOCKET`;
   return new Fault(text, "unreachable", { absent: error.code === "ENOENT" || error.code === "ECONNREFUSED" });
+}
+
+function isNoSocket(path: string): boolean {
+  try {
+    return !statSync(path).isSocket();
+  } catch {
+    return false; // it has changed meanwhile
+  }
 }
 
 /** Returns which directory or socket this process may not use, and why. */

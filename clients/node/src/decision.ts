@@ -17,7 +17,6 @@ export const REFUSALS: ReadonlyMap<Value, Reason> = new Map<Value, Reason>([
 const REFUSED: ReadonlySet<string | null> = new Set(REFUSALS.values());
 const VERDICTS: readonly Verdict[] = ["allow", "limit", "shed", "wait", "deny"];
 const STATUSES = { allow: 200, limit: 429, shed: 503, wait: 200, deny: 403 } as const;
-const OUTCOMES = { ok: 0, error: 1, dropped: 2 } as const;
 // Elements of `extra` with a value of their type.
 const EXTRA = [["help", ""], ["unit", ""], ["rate", ""], ["digest", ""], ["hide", true], ["blocked", true]] as const;
 const DIGITS_MAX = 10 ** 15 - 1; // of an integer in a header
@@ -117,7 +116,7 @@ export class Decision {
     const lease = this.#lease;
     if (lease === null || this.#grant === null) return;
     this.#lease = null;
-    this.#grant.release(lease, OUTCOMES[outcome] ?? OUTCOMES.error);
+    this.#grant.release(lease, outcome === "ok" ? 0 : outcome === "dropped" ? 2 : 1); // others count as error
   }
 
   /** Restarts the lease's time; false if the lease has expired or the daemon does not answer. */

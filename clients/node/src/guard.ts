@@ -1,5 +1,6 @@
 // Common part of the middlewares: attributes of a request, options of the check, response to a refusal.
 
+import { validateHeaderName, validateHeaderValue } from "node:http";
 import type { IncomingMessage, OutgoingHttpHeaders, OutgoingHttpHeader, ServerResponse } from "node:http";
 import { delay, nameOf, type CallOptions, type Client } from "./client.js";
 import type { Decision, Outcome } from "./decision.js";
@@ -101,18 +102,14 @@ export class Guard<R> {
   async judge(seen: Seen<R>): Promise<Decision | null> {
     const began = performance.now();
     const decision = await this.#decide(seen);
-    try {
-      if (decision) this.options.instrument?.(decision, performance.now() - began);
-    } catch (error) {
-      this.client.log(`instrument threw ${nameOf(error)}`, true);
-    }
+    if (decision) this.client.observe("instrument", () => this.options.instrument?.(decision, performance.now() - began));
     return decision;
   }
 
   /** Returns the response to a refusal, with limit headers. */
   async refusal(request: R, decision: Decision): Promise<Required<Refusal>> {
     const { onRefused } = this.options;
-    const own = await this.#value("onRefused", () => onRefused?.(request, decision), undefined, "refusals get the usual response");
+    const own = await this.#value("onRefused", async () => checkRefusal(await onRefused?.(request, decision)), undefined, "refusals get the usual response");
     const { status, headers = {}, body = "" } = own ?? {
       status: decision.status,
       headers: { "Content-Type": "application/problem+json", "Cache-Control": "no-store" },
@@ -268,6 +265,20 @@ function addFields(response: ServerResponse, fields: (status: number, there: str
     return Reflect.apply(writeHead, response, [status, ...rest]) as ServerResponse;
   };
   response.writeHead = start as ServerResponse["writeHead"];
+}
+
+/** Returns what a function returned as a response: one that Node can send; null: none. */
+function checkRefusal(given: Refusal | null | undefined): Refusal | undefined {
+  if (given == null) return undefined;
+  const { status, headers = {}, body = "" } = given;
+  if (!Number.isInteger(status) || status < 200 || status > 999) throw new WrongResult("a status that is not from 200 to 999");
+  if (typeof body !== "string" && !(body instanceof Uint8Array)) throw new WrongResult(`a body that is ${kindOf(body)}`);
+  if (typeof headers !== "object" || headers === null) throw new WrongResult(`headers that are ${kindOf(headers)}`);
+  for (const [name, value] of Object.entries(headers)) {
+    validateHeaderName(name);
+    validateHeaderValue(name, value);
+  }
+  return given;
 }
 
 /** Returns what a function returned as attributes: an object, but none that is iterable; null: none. */

@@ -15,6 +15,8 @@ export interface Context {
   status: number;
   body: unknown;
   state: { tidegate?: Decision };
+  /** The pattern of @koa/router, on its routes. */
+  readonly _matchedRoute?: unknown;
   set(name: string, value: string): void;
 }
 
@@ -26,7 +28,8 @@ export function limit<C extends Context = Context>(
 ): (context: C, next: () => Promise<unknown>) => Promise<unknown> {
   const guard = new Guard(client, domain, options);
   return async (context, next) => {
-    const seen = { request: context, raw: context.req, url: context.originalUrl };
+    const route = typeof context._matchedRoute === "string" ? context._matchedRoute : undefined;
+    const seen = { request: context, raw: context.req, url: context.originalUrl, route };
     const may = await admit(guard, seen, context.res, ({ status, headers, body }) => {
       context.status = status;
       context.body = typeof body === "string" ? body : Buffer.from(body);

@@ -56,10 +56,11 @@ class Writer {
   #data = Buffer.allocUnsafe(FRAME_MAX);
   #at = 0;
 
-  take(): Buffer {
-    const bytes = Buffer.from(this.#data.subarray(0, this.#at));
+  /** Encodes values. An earlier one that could not be encoded left its beginning. */
+  encode(values: readonly Value[]): Buffer {
     this.#at = 0;
-    return bytes;
+    for (const value of values) this.value(value);
+    return Buffer.from(this.#data.subarray(0, this.#at));
   }
 
   value(value: Value): void {
@@ -130,8 +131,7 @@ const writer = new Writer();
 
 /** Encodes a value as the shortest MessagePack. */
 export function encode(value: Value): Buffer {
-  writer.value(value);
-  return writer.take();
+  return writer.encode([value]);
 }
 
 /** Decodes `data`, which is exactly one array. Throws a Fault for anything that the protocol forbids. */
@@ -263,8 +263,7 @@ export function elementsOf(request: Request): Elements {
 }
 
 export function elementsFrom(values: Value[]): Elements {
-  for (const value of values) writer.value(value);
-  return { count: values.length, bytes: writer.take() };
+  return { count: values.length, bytes: writer.encode(values) };
 }
 
 /** Encodes a whole frame; `id` null: the daemon sends no reply. */
@@ -353,7 +352,7 @@ export function checkCost(cost: unknown, signed = false): Cost {
 
 function checkAmount(n: unknown, signed: boolean): number | bigint {
   if (typeof n !== "bigint" && !Number.isInteger(n))
-    throw new TypeError(`a cost is an integer, or an object of units and integers, not ${String(n)}`);
+    throw new TypeError(`a cost is an integer, or an object of units and integers, not ${typeof n === "number" ? n : `a ${typeof n}`}`);
   const exact = BigInt(n as number | bigint);
   if (exact < 0 && !signed) throw new RangeError("a cost is 0 or more; help: refund with charge(…, -1, { of: decision })");
   if (exact < INT64_MIN || exact > UINT64_MAX) return exact > 0 ? TOO_LARGE : -TOO_LARGE;

@@ -411,6 +411,32 @@ test("calls onDecision, whose errors and those of the logger change nothing", as
   assert.deepEqual(await hits(broken), ["unreachable"]);
 });
 
+// A value that cannot be encoded left its beginning, so that the next request was malformed, and passed.
+test("a request after one that cannot be encoded, and an odd outcome, reach the daemon", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (socket, message) => decision(message, ALLOW, 77);
+  const client = makeClient(t, daemon.path);
+  assert.equal(await client.charge("api", {}, -1, { of: 2n ** 64n }), false);
+  for (const outcome of ["toString", "__proto__", Symbol("x"), Object.create(null), null]) {
+    const granted = await client.acquire("api", {});
+    assert.equal(granted.reason, null);
+    granted.release(outcome);
+  }
+  assert.deepEqual((await daemon.releases(5)).map(([, outcome]) => outcome), [1, 1, 1, 1, 1]);
+});
+
+// An unhandled rejection would end the process.
+test("rejections of an asynchronous onDecision and logger change nothing", async (t) => {
+  const daemon = await Played.start(t);
+  const client = makeClient(t, daemon.path, { onDecision: async () => { throw new RangeError("secret"); } });
+  assert.deepEqual(await hits(client, 2), [null, null]);
+  await until(() => client.lines.length);
+  assert.deepEqual(client.lines, ["tidegate: onDecision threw RangeError"]);
+  const broken = makeClient(t, "/nowhere/s", { logger: { warn: async () => { throw new Error("logger"); } } });
+  assert.deepEqual(await hits(broken), ["unreachable"]);
+  await new Promise(setImmediate);
+});
+
 test("gives a refusal domain, rule and digest", async (t) => {
   const daemon = await Played.start(t);
   const digest = "5f0c0f6ae0b54c1d9a2f6be0c1d4e7a3";

@@ -277,6 +277,32 @@ test("checks a request without the function that throws, and logs the place with
   assert.deepEqual(client.lines.map((one) => line.exec(one)?.[1]).sort(), [...names, "attributes.org"].sort());
 });
 
+// What Node cannot send would otherwise be an unhandled rejection, which ends the process.
+test("a response of onRefused that cannot be sent is replaced by the usual one", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (socket, message) => decision(message, LIMIT);
+  const odd = [{ status: 99 }, { status: "429" }, {}, { status: 429, headers: null }, { status: 429, headers: { "X-A": "a\nb" } },
+    { status: 429, headers: { "a b": "c" } }, { status: 429, headers: { "X-A": undefined } }, { status: 429, body: 7 }, { status: 429, body: {} }];
+  const client = makeClient(t, daemon.path);
+  const port = await SERVERS.http(t, client, { onRefused: () => odd[0], instrument: async () => { throw new Error("no"); } });
+  for (; odd.length; odd.shift()) {
+    const answer = await send(port, "/own");
+    assert.deepEqual([answer.status, answer.headers["content-type"]], [429, "application/problem+json"], JSON.stringify(odd[0]));
+  }
+  assert.ok(client.lines.includes("tidegate: onRefused returned a status that is not from 200 to 999: such refusals get the usual response"));
+  assert.ok(client.lines.includes("tidegate: instrument threw Error"));
+});
+
+test("in Koa the pattern of a router's route is sent", async (t) => {
+  const daemon = await Played.start(t);
+  const app = new Koa();
+  app.use((ctx, next) => ((ctx._matchedRoute = "/login/:step"), next())); // as @koa/router does before the middlewares of a route
+  app.use(limitKoa(makeClient(t, daemon.path), "api"));
+  app.use((ctx) => (ctx.body = "ok"));
+  await send(await listening(t, createServer(app.callback())), "/LOGIN/1/");
+  assert.deepEqual(daemon.of(1)[0][3][0].slice(2, 6), ["path", "/LOGIN/1/", "route", "/login/:step"]);
+});
+
 test("sends no attributes of a function that returns no values by name", async (t) => {
   const daemon = await Played.start(t);
   const client = makeClient(t, daemon.path);

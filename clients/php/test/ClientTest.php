@@ -402,6 +402,69 @@ final class ClientTest extends Base
         $this->assertSame($handler, self::handler()); // the client's handler of errors is gone
     }
 
+    public function testRefusesValuesAndNamesThatCannotBeConverted(): void
+    {
+        $odd = new class () {
+            public function __toString(): string
+            {
+                throw new DomainException('secret');
+            }
+        };
+        $named = static fn (mixed $name): Generator => yield $name => 'u1';
+        $client = $this->client($this->played()->path);
+        foreach ([['user' => $odd], $named(['user']), $named(new stdClass()), $named(null)] as $attributes) {
+            $this->assertSame('invalid', $client->hit('api', $attributes)->reason);
+        }
+        $read = 0;
+        $many = (static function () use (&$read): Generator {
+            for (; $read < 1_000; $read++) {
+                yield "a$read" => 'v';
+            }
+        })();
+        $this->assertSame('invalid', $client->hit('api', $many)->reason);
+        $this->assertSame(16, $read); // the first that is too many
+    }
+
+    public function testABinaryIdemNamesARefund(): void
+    {
+        $daemon = $this->played(static fn (array $m): array => $m[0] === Wire::CHARGE ? [2, $m[1], true] : decision($m, ALLOW, 77));
+        $client = $this->client($daemon->path);
+        $granted = $client->hit('api', [], idem: "\xff\xfe");
+        $this->assertNull($granted->reason);
+        $this->assertTrue($client->charge('api', [], -1, of: $granted));
+        $this->assertSame("\xff\xfe", $daemon->seen(Wire::CHARGE)[0][5]->of->raw);
+    }
+
+    // PHP starts a wait anew after each signal whose handler returns.
+    public function testSignalsDoNotExtendADeadline(): void
+    {
+        $daemon = $this->played();
+        $daemon->signal(SIGSTOP);
+        pcntl_async_signals(true);
+        pcntl_signal(SIGUSR1, static function () use (&$signals): void {
+            $signals++;
+        }, false);
+        [$parent, $signals] = [getmypid(), 0];
+        if (($pid = pcntl_fork()) === 0) {
+            for (;; usleep(20_000)) {
+                posix_kill($parent, SIGUSR1);
+            }
+        }
+        try {
+            $began = hrtime(true);
+            $decision = $this->client($daemon->path, timeout: 0.2)->hit('api');
+            $seconds = (hrtime(true) - $began) / 1e9;
+        } finally {
+            posix_kill($pid, SIGKILL);
+            pcntl_waitpid($pid, $status);
+            pcntl_signal(SIGUSR1, SIG_DFL);
+            $daemon->signal(SIGCONT);
+        }
+        $this->assertSame('timeout', $decision->reason);
+        $this->assertGreaterThan(2, $signals);
+        $this->assertLessThan(1.0, $seconds); // with waits anew until the last signal: never
+    }
+
     public function testACallInsideACallHasItsOwnConnection(): void
     {
         $daemon = $this->played(static function (array $m): array {

@@ -68,6 +68,38 @@ final class HttpTest extends Base
         $this->assertSame([1, 0, 2], array_column($daemon->wait(Wire::RELEASE, 3), 3));
     }
 
+    // A rule by path would not limit the other spellings that reach the handler of a route.
+    public function testSendsTheRouteOfTheFrameworkOrOfTheApplication(): void
+    {
+        $slim = new class () {
+            public function getPattern(): string
+            {
+                return '/slim/{id}';
+            }
+        };
+        $mezzio = new class () {
+            public function getMatchedRoute(): object
+            {
+                return new class () {
+                    public function getPath(): string
+                    {
+                        return '/mezzio/:id';
+                    }
+                };
+            }
+        };
+        $daemon = $this->played();
+        $handler = self::handler(static fn () => new Response());
+        $known = [self::request()->withAttribute('__route__', $slim), self::request()->withAttribute('Mezzio\Router\RouteResult', $mezzio)];
+        foreach ([...$known, self::request()] as $request) {
+            (new Middleware($this->client($daemon->path), new Psr17Factory(), 'api'))->process($request, $handler);
+        }
+        $own = ['route' => static fn (ServerRequestInterface $request): string => '/own'];
+        (new Middleware($this->client($daemon->path), new Psr17Factory(), 'api', ...$own))->process($known[0], $handler);
+        $sent = array_map(static fn (array $message): array => array_slice($message[3][0], 4, 2), $daemon->seen(Wire::ACQUIRE));
+        $this->assertSame([['route', '/slim/{id}'], ['route', '/mezzio/:id'], ['ip', '10.0.0.9'], ['route', '/own']], $sent);
+    }
+
     public function testRefusesWithAProblemOrAnAnswerOfTheApplication(): void
     {
         $daemon = $this->played(static fn (array $m): array => decision($m, LIMIT));

@@ -248,6 +248,21 @@ def test_an_object_without_a_text_is_refused(played, client, caplog, value):
     assert caplog.messages == [said] and not played.requests()
 
 
+class Lazy:
+    """As Django's SimpleLazyObject, whose evaluation fails: its class is that of another object."""
+
+    @property
+    def __class__(self):
+        raise ConnectionError("secret")
+
+
+def test_a_lazy_value_whose_evaluation_fails_is_refused(played, client, caplog):
+    for attributes in ({"user": Lazy()}, [("user", Lazy())], [USER, {"org": Lazy()}]):
+        assert client.hit("api", attributes).reason == "invalid"
+    assert "a value has no text: ConnectionError; such" in caplog.text and "secret" not in caplog.text
+    assert not played.requests()
+
+
 def test_objects_with_a_text_are_sent(played, client):
     for value in (uuid.UUID(int=7), decimal.Decimal("1.5"), OSError("no"), ["a", 1], "<User object at 0x7f00>"):
         client.hit("api", {"user": value})

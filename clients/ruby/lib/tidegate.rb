@@ -78,15 +78,17 @@ module Tidegate
           end
 
           report = nil # the daemon has it
-          answer.domain = domain.to_s unless answer.allowed?
-          log_unmatched(domain) if answer.unmatched?
+          answer.domain = Wire.utf8(domain.to_s) unless answer.allowed?
+          log_unmatched(Wire.utf8(domain.to_s)) if answer.unmatched?
           fallback&.learn(domain, given, answer.rule)
           answer.idem = options["idem"] if idem
-          log_no_rule(domain.to_s, given) if answer.no_rule?
+          log_no_rule(Wire.utf8(domain.to_s), given) if answer.no_rule?
           own = nil
           answer
         rescue Fault => e
           refuse(e)
+        rescue NoMethodError => e
+          refuse(unreadable(e))
         ensure
           Thread.handle_interrupt(NEVER) { report_later(report) } if report
           own[0].release("dropped") if own && own[0]
@@ -132,6 +134,8 @@ module Tidegate
       exchange(SIGNAL, nil, Wire.encode((value.clamp(0, 1) * 1_000).round, out)) && nil
     rescue Fault => e
       log_refusal(e)
+    rescue NoMethodError => e
+      log_refusal(unreadable(e))
     end
 
     # Pings the daemon; false if it does not answer, the breaker is open or the client disabled.
@@ -237,6 +241,17 @@ module Tidegate
       exchange(operation, DONE, yield(+Wire::HEADS[operation])) == [true]
     rescue Fault => e
       log_refusal(e) || false
+    rescue NoMethodError => e
+      log_refusal(unreadable(e)) || false
+    end
+
+    # Returns the refusal of a request with a BasicObject, which lacks the methods of every Object; re-raises others.
+    def unreadable(error)
+      raise error if Wire.object?(error.receiver)
+
+      Fault.new("a BasicObject is part of the request; help: send its id", "invalid")
+    rescue ArgumentError # it names no receiver
+      raise error
     end
 
     # Returns a Decision, the elements of a DONE, true for a frame without a reply, or a Fault.
@@ -397,6 +412,7 @@ module Tidegate
         failing = !fault.nil? && (@failing != false || @breaker.open?)
         (failing != (@failing || false)).tap { @failing = failing }
       end
+      log_refusal(fault) if fault && fault.message == @shortage && !change && @failing == false
       return unless change
 
       missed = @missed.values.sum - @missed.fetch("callback", 0)

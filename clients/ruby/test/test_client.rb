@@ -154,6 +154,35 @@ class TestClient < Support::Case
     end
   end
 
+  # A BasicObject has not even the methods by which others are refused.
+  def test_refuses_a_basic_object_in_any_place
+    odd = BasicObject.new
+    asked = { domain: [odd], attributes: ["api", odd], descriptor: ["api", [odd]], name: ["api", [[odd, 1]]] }.transform_values { |given| [given, {}] }
+    asked[:value] = [["api", { user: odd }], {}]
+    %i[cost priority idem queued max_wait on_failure fallback].each { |name| asked[name] = [["api"], { name => odd }] }
+    asked[:unit] = [["api"], { cost: { tokens: odd } }]
+    asked.each { |name, (given, options)| assert_equal "invalid", client.hit(*given, **options).reason, name }
+    assert_raises(Tidegate::Denied) { client.limit(odd) { flunk } }
+    refute client.charge("api", odd)
+    refute client.charge("api", nil, odd)
+    [[odd, 1], ["lag", odd]].each { |name, value| assert_nil client.signal(name, value) }
+    assert_empty played.seen
+    others = Class.new { def each_pair = nil.odd }
+    assert_equal :odd, assert_raises(NoMethodError) { client.hit("api", others.new) }.name # passes
+  end
+
+  def test_names_in_another_encoding
+    played.script = ->(_, message) { [1, message[1], 0, *[nil] * 5, 0, nil, %w[unmatched rule]] }
+    assert client.hit("grün".encode("UTF-16LE"), { "é".encode("UTF-16LE") => "1", "ü" => "2" }).allowed?
+    assert_includes @log.lines[0], 'no rule of the domain "grün" matches a request with the attributes é, ü'
+  end
+
+  def test_a_release_with_an_odd_outcome_ends_the_lease
+    played.script = method(:grant)
+    client.acquire("api").release(BasicObject.new)
+    assert_equal 1, Support.eventually { played.seen.find { |message| message[0] == 2 } }[3]
+  end
+
   [-1, 1.5, 1.0, Float::NAN, "1", nil, true, { tokens: -1 }, { tokens: 1.5 }, { tokens: nil }, { tokens: 1, "tokens" => 2 }].each do |cost|
     define_method("test_raises_for_the_cost_#{cost.inspect}") do
       %i[acquire hit peek].each { |name| assert_raises(ArgumentError) { client.public_send(name, "api", nil, cost: cost) } }

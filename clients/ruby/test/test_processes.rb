@@ -125,8 +125,14 @@ class TestProcesses < Support::Case
       end
       Process.setrlimit(:NOFILE, 64, most)
       answered = [reasons(hits(client, 2)), client.stats[:connections]]
-      [pauses.transpose, answered] == [[[0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], ["unreachable"] * 7, *[[false] * 7] * 2],
-                                       [[nil, nil], 1]]
+      client.close
+      Process.setrlimit(:NOFILE, 3, most)
+      hits(client, 3)
+      logged = @log.lines.map { |line| line.scan(/Too many open files|answers again|(?:such )?requests are not limited/) }
+      [pauses.transpose, answered, logged] == [[[0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], ["unreachable"] * 7, *[[false] * 7] * 2],
+                                               [[nil, nil], 1],
+                                               [["Too many open files", "requests are not limited"], ["answers again"],
+                                                ["Too many open files", "such requests are not limited"]]]
     end
     assert well
   end

@@ -177,7 +177,7 @@ class TestRack < RackCase
 
   # -- failures that must not reach the application --------------------------------------------------------------------
 
-  %i[user attributes descriptors cost priority exempt on_refused on_failure].each do |name|
+  %i[user route attributes descriptors cost priority exempt on_refused on_failure].each do |name|
     define_method("test_a_function_that_raises_is_left_out_of_the_check_#{name}") do
       limited
       broken = ->(*) { raise KeyError, "secret-user-name" }
@@ -510,7 +510,9 @@ class TestCaller < RackCase
     ["", "192.0.2.7, 10.0.0.2", ONE, "192.0.2.7"], ["10.0.0.1", "203.0.113.9, 192.0.2.7", 1, "192.0.2.7"],
     ["10.0.0.1", "203.0.113.9, 192.0.2.7, 10.0.0.2", 2, "192.0.2.7"], ["10.0.0.1", "192.0.2.7", 5, "192.0.2.7"],
     ["10.0.0.1", "192.0.2.7", 0, "10.0.0.1"], ["", "192.0.2.7", 1, "192.0.2.7"], ["10.0.0.1", "nonsense", 1, "10.0.0.1"],
-    ["10.0.0.1", ", ,", 1, "10.0.0.1"], ["10.0.0.1", "192.0.2.7", "10.0.0.0/8", "192.0.2.7"]
+    ["10.0.0.1", ", ,", 1, "10.0.0.1"], ["10.0.0.1", "192.0.2.7", "10.0.0.0/8", "192.0.2.7"],
+    ["fe80::1%eth0", "192.0.2.7", "fe80::/10", "192.0.2.7"], ["10.0.0.1", "fe80::1%eth0", ONE, "fe80::1%eth0"],
+    ["fe80::1%eth0", "", ONE, "fe80::1%eth0"], ["10.0.0.1", "fe80::1%", ONE, "10.0.0.1"]
   ].freeze
 
   def test_trusted_proxies
@@ -522,7 +524,7 @@ class TestCaller < RackCase
   end
 
   # `user: "REMOTE_USER"` would be one user for all, and `exempt: "/healthz"` would exempt every request.
-  %i[user exempt attributes descriptors outcome on_refused instrument].each do |name|
+  %i[user route exempt attributes descriptors outcome on_refused instrument].each do |name|
     define_method("test_a_word_is_no_function_for_#{name}") do
       error = assert_raises(ArgumentError) { Middleware.new(PLAIN, name => "REMOTE_USER") }
       assert_includes error.message, "#{name} is a function"

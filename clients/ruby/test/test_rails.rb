@@ -16,6 +16,10 @@ RAILS =
   end
 
 if RAILS
+  class Desk < Rails::Engine
+    routes.append { get "/orders/:id", to: ->(_) { [200, {}, ["order"]] } }
+  end
+
   class Shop < Rails::Application
     config.eager_load = false
     config.secret_key_base = "x" * 40
@@ -30,6 +34,7 @@ if RAILS
       get "/boom", to: "things#boom"
       get "/file", to: "things#file"
       get "/stream", to: "things#stream"
+      mount Desk, at: "/desk"
     end
   end
 
@@ -55,6 +60,7 @@ class TestRails < Support::Case
     domain: web
     limits:
       - {name: per-user, key: [user], rate: 3/min, burst: 3}
+      - {name: things, match: {route: "/things/:id"}, key: [ip], rate: 2/h, burst: 2}
     concurrency:
       - {name: at-once, key: [ip], max: 10}
   YAML
@@ -97,6 +103,23 @@ class TestRails < Support::Case
                  [get("/boom").status, get("/none").status, get("/stream").body, get("/file").body]
     assert_nothing_is_held
     assert_equal 4, daemon.status["leases"]["released"]
+  end
+
+  # A rule by path would not limit the other spellings that Rails takes.
+  def test_the_pattern_of_the_route
+    spellings = { "/things/7" => "/things/:id", "//things/7/" => "/things/:id", "/things/%37.json" => "/things/:id",
+                  "/desk/orders/3/" => "/desk/orders/:id", "/none" => nil, "/things" => nil, "/desk" => nil, "/desk/none" => nil }
+    seen = spellings.to_h { |path, _| [path, Tidegate::Rack.rails_route(Rack::MockRequest.env_for("http://host#{path}"))] }
+    assert_equal spellings, seen
+    env = { "REQUEST_METHOD" => "ODD", "PATH_INFO" => "/things/7", "rack.input" => StringIO.new }
+    assert_nil Tidegate::Rack.rails_route(env)
+    assert_equal "/things/7", env["PATH_INFO"]
+  end
+
+  def test_a_rule_by_route_limits_all_its_spellings
+    app = Tidegate::Rack::Middleware.new(->(_) { [200, {}, []] }, domain: "web", route: true)
+    answers = %w[/things/7 /things/7/ //things/8 /none].map { |path| app.call(Rack::MockRequest.env_for("http://host#{path}", "REMOTE_ADDR" => "192.0.2.1"))[0] }
+    assert_equal [200, 200, 429, 200], answers
   end
 
   def test_rails_responds_alike_without_the_daemon

@@ -1,5 +1,7 @@
 //! What an application says about a request: attributes and costs.
 
+use std::collections::HashSet;
+
 use crate::fault::Fault;
 use crate::wire::{DESCRIPTORS_MAX, PAIRS_MAX, Value, is_name, shorten_value, signed};
 
@@ -116,12 +118,14 @@ impl<const N: usize> From<[(&str, i64); N]> for Amount {
     }
 }
 
-/// Checks the names of units, if there are some.
+/// Checks the names of units, if there are some. A frame holds each once, else it is malformed.
 pub(crate) fn check_units(cost: &Value) -> Result<(), Fault> {
-    match cost {
-        Value::Map(units) => check_names(units.iter().map(|(unit, _)| &**unit)),
-        _ => Ok(()),
+    let Value::Map(units) = cost else { return Ok(()) };
+    let names: HashSet<&str> = units.iter().map(|(unit, _)| &**unit).collect();
+    if names.len() < units.len() {
+        return Err(Fault::invalid("a cost has a unit twice"));
     }
+    check_names(names.into_iter())
 }
 
 pub(crate) fn check_names<'n>(mut names: impl Iterator<Item = &'n str>) -> Result<(), Fault> {

@@ -84,8 +84,11 @@ async fn refuses_invalid_requests_without_asking() {
         assert!(!client.charge(domain, attributes, 1).await);
     }
     assert_eq!(client.hit("api", ()).cost([("a/b", 1)]).await.reason, Some(Reason::Invalid));
+    // As a map it would be malformed, and pass.
+    assert_eq!(client.hit("api", ()).cost([("a", 1), ("a", 2)]).await.reason, Some(Reason::Invalid));
+    assert!(!client.charge("api", (), [("a", 1), ("a", 2)]).await);
     assert!(daemon.seen.lock().unwrap().is_empty() && !client.stats().is_connected);
-    assert_eq!((client.stats().refused[&Reason::Invalid], lines.all().len()), (11, 3), "{:?}", lines.all());
+    assert_eq!((client.stats().refused[&Reason::Invalid], lines.all().len()), (13, 4), "{:?}", lines.all());
     // Sixteen, without the empty ones, and a priority that is no name.
     let sixteen = many(16).with("empty", "");
     assert_eq!(client.hit("api", sixteen).priority("no:name").await.reason, None);

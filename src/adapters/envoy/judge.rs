@@ -4,28 +4,18 @@ use std::sync::atomic::Ordering;
 
 use tonic::Status;
 
-use super::link::{NumberedFrame, SharedLink};
+use super::link::NumberedFrame;
 use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use super::{own_limits, statuses};
-use crate::adapters::AdapterState;
+use super::{EnvoyHandler, own_limits, statuses};
 use crate::adapters::decision::HttpDecision;
 use crate::adapters::encode::{self, Pairs};
 use crate::adapters::exchange::{self, WireAnswer};
-use crate::adapters::handler::{AdapterPeer, deadline};
+use crate::adapters::handler::deadline;
 use crate::limit::fixed_window::FixedWindowQuota;
 use crate::protocol::{
     CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField, is_name,
 };
 
-/// The context of a request.
-#[derive(Debug)]
-pub(super) struct Judge<'h> {
-    pub(super) state: &'h AdapterState,
-    pub(super) peer: &'h AdapterPeer,
-    pub(super) link: &'h SharedLink,
-}
-
-/// The answer, and whether it refuses.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub(super) response: RateLimitResponse,
@@ -39,8 +29,8 @@ pub(super) struct DecidedGroup {
     pub(super) decision: HttpDecision,
 }
 
-impl Judge<'_> {
-    pub(super) async fn answer(&self, request: &RateLimitRequest) -> Result<Judged, Status> {
+impl EnvoyHandler {
+    pub(super) async fn decide(&self, request: &RateLimitRequest) -> Result<Judged, Status> {
         let domain = String::from_utf8_lossy(&request.domain);
         let is_open =
             self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain);
@@ -81,7 +71,6 @@ impl Judge<'_> {
         Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
     }
 
-    /// Judges the descriptors that have a limit of their own, each after the other.
     fn judge_own_limits(
         &self,
         request: &RateLimitRequest,

@@ -5,7 +5,6 @@ use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message};
 
-/// A request for a decision.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RateLimitRequest {
     #[prost(bytes = "vec", tag = "1")]
@@ -29,7 +28,6 @@ pub(super) struct RateLimitDescriptor {
     pub(super) is_negative_hits: bool,
 }
 
-/// A key and its value.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub(super) struct DescriptorEntry {
     #[prost(bytes = "vec", tag = "1")]
@@ -48,7 +46,6 @@ pub(super) struct RateLimitOverride {
     pub(super) unit: i32,
 }
 
-/// The decision.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RateLimitResponse {
     #[prost(enumeration = "LimitCode", tag = "1")]
@@ -61,7 +58,6 @@ pub(super) struct RateLimitResponse {
     pub(super) raw_body: Vec<u8>,
 }
 
-/// Whether requests pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum LimitCode {
@@ -70,7 +66,6 @@ pub(super) enum LimitCode {
     OverLimit = 2,
 }
 
-/// The state of one descriptor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DescriptorStatus {
     #[prost(enumeration = "LimitCode", tag = "1")]
@@ -83,7 +78,6 @@ pub(super) struct DescriptorStatus {
     pub(super) duration_until_reset: Option<WholeSeconds>,
 }
 
-/// A limit.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CurrentLimit {
     #[prost(uint32, tag = "1")]
@@ -95,14 +89,12 @@ pub(super) struct CurrentLimit {
     pub(super) name: String,
 }
 
-/// A duration.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WholeSeconds {
     #[prost(int64, tag = "1")]
     pub(super) seconds: i64,
 }
 
-/// A header.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HeaderValue {
     #[prost(string, tag = "1")]
@@ -111,14 +103,12 @@ pub(super) struct HeaderValue {
     pub(super) value: String,
 }
 
-/// A question of grpc.health.v1.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HealthCheckRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) service: Vec<u8>,
 }
 
-/// Its answer.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HealthCheckResponse {
     #[prost(int32, tag = "1")]

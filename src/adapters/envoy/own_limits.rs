@@ -14,10 +14,7 @@ use crate::protocol::{DecisionReply, LimitEntry, Mode, Verdict};
 /// The windows: the start of the count, the units counted, and the length in nanoseconds.
 pub(in crate::adapters) type OwnLimitTable = DigestTable<3>;
 
-/// Makes the quota of a limit.
-///
-/// # Errors
-/// Its unit is none.
+/// Makes the quota of a limit, if its unit is one.
 pub(super) fn read_quota(limit: &RateLimitOverride) -> Result<FixedWindowQuota, Status> {
     let seconds = UNITS.iter().find(|(unit, _)| *unit == limit.unit).map_or(0, |(_, seconds)| *seconds);
     let period = WindowPeriod::Nanos(seconds * NANOS_PER_SECOND);

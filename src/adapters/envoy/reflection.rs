@@ -88,7 +88,6 @@ struct ReflectionError {
     message: String,
 }
 
-/// The names in a file.
 #[derive(Clone, PartialEq, Message)]
 struct FileNames {
     #[prost(string, tag = "1")]

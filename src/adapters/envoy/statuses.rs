@@ -156,20 +156,4 @@ mod tests {
             assert_eq!(judged.response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
         }
     }
-
-    /// Each group decides about its own descriptors; one that refuses refuses all.
-    #[test]
-    fn combines_groups() {
-        let groups = [
-            group(Verdict::Allow, &[entry("a", false, 0b11)], vec![0, 2]),
-            group(Verdict::Limit, &[entry("b", true, 0b1)], vec![1]),
-        ];
-        let response = combine(&groups, 3, "api").response;
-        let seen = response.statuses.iter().map(|status| {
-            let limit = status.current_limit.as_ref().unwrap();
-            (status.code, &*limit.name, limit.unit, status.limit_remaining)
-        });
-        let seen: Vec<_> = seen.collect();
-        assert_eq!((response.overall_code, seen), (2, vec![(1, "a", 3, 1), (2, "b", 3, 0), (1, "a", 3, 1)]));
-    }
 }

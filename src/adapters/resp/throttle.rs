@@ -16,9 +16,6 @@ pub(in crate::adapters) struct ThrottleTable {
 impl ThrottleTable {
     /// Judges a request of `cost` units under a quota: `max_burst`, `count`, `period` in seconds. Returns the answer of
     /// redis-cell: 1 if it is limited, the limit, the remaining units, and the seconds until a retry and until the bucket is full.
-    ///
-    /// # Errors
-    /// The fault, for the client.
     pub(super) fn judge(
         &mut self,
         key: &[u8],

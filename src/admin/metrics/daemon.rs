@@ -13,24 +13,15 @@ use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let (engine, began) = (&scrape.admin.engine, scrape.admin.clock.started_at());
-    sheet.gauge(
-        "keys",
-        "Keys whose state differed from a fresh one at the last sweep",
-        &(engine.keys() as u64),
-    )?;
+    let help = "Keys whose state differed from a fresh one at the last sweep";
+    sheet.gauge("keys", help, &(engine.keys() as u64))?;
     let help = "Keys dropped for lack of memory that were not yet fresh: their callers start fresh. Act if it \
                 grows: raise `memory.max`";
     sheet.counter("key_evictions", help, &scrape.totals.evictions)?;
-    sheet.gauge(
-        "memory_bytes",
-        "Bytes that the tables have allocated. Act if near `tidegate_memory_max_bytes`",
-        &(engine.memory_bytes() as u64),
-    )?;
-    sheet.gauge(
-        "memory_max_bytes",
-        "Bytes that the tables may allocate (`memory.max`)",
-        &(engine.memory_bytes_max() as u64),
-    )?;
+    let help = "Bytes that the tables have allocated. Act if near `tidegate_memory_max_bytes`";
+    sheet.gauge("memory_bytes", help, &(engine.memory_bytes() as u64))?;
+    let help = "Bytes that the tables may allocate (`memory.max`)";
+    sheet.gauge("memory_max_bytes", help, &(engine.memory_bytes_max() as u64))?;
     held(scrape, sheet)?;
     let help = "CPU time that all threads of the daemon have used. Act if above some 10 µs per decision";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
@@ -46,17 +37,14 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     recording(scrape, sheet)?;
     sheet.infos("build", "The running version", [[("version", env!("CARGO_PKG_VERSION"))]])?;
     let started = unix_seconds(began);
-    sheet.gauge(
-        "start_time_seconds",
-        "Start time of the daemon, in Unix time. Act if it changes often",
-        &started,
-    )?;
+    let help = "Start time of the daemon, in Unix time. Act if it changes often";
+    sheet.gauge("start_time_seconds", help, &started)?;
     switches(scrape, sheet)
 }
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let held = scrape.admin.engine.held_bytes();
-    let help = "Estimated bytes held beside the tables: for all users, and for the largest user. Act if largest \
+    let help = "Estimated bytes held beside the tables: for all users, and for the largest user; without bodies of HTTP and RESP. Act if largest \
                 is near 16 MiB above its connections and leases";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
     sheet.gauges("held_bytes", help, of)?;
@@ -68,11 +56,8 @@ fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let server = &scrape.admin.server;
-    sheet.gauge(
-        "connections",
-        "Connections on the applications' socket. Act if near `connections.max`",
-        &server.connections.load(Relaxed),
-    )?;
+    let help = "Connections on the applications' socket. Act if near `connections.max`";
+    sheet.gauge("connections", help, &server.connections.load(Relaxed))?;
     let help = "Refused connections, by the limit that was reached: `connections.max` or `.per_user`. Act if it \
                 grows: those clients go on without limits";
     sheet.counters_by("connections_refused", help, "reason", server.refused_connections())?;
@@ -105,11 +90,8 @@ fn http(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Connections that the HTTP adapter closed at once, as there were too many. Act if it grows: keep \
                 connections open";
     sheet.counter("http_connections_refused", help, &http.connections_refused.load(Relaxed))?;
-    sheet.gauge(
-        "http_sessions",
-        "Sessions that clients of the HTTP adapter have named",
-        &http.sessions.load(Relaxed),
-    )?;
+    let help = "Sessions that clients of the HTTP adapter have named";
+    sheet.gauge("http_sessions", help, &http.sessions.load(Relaxed))?;
     let help = "Answers of the HTTP adapter: allowed, refused: decisions; done: release, charge; degraded: no decision \
                 within 20 ms; rejected: not passed on. Act if degraded grows: requests pass unlimited";
     sheet.counters_by("http_answers", help, "answer", http.answers())?;
@@ -148,11 +130,8 @@ fn envoy(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let stats = scrape.admin.snapshots.read();
-    sheet.counter(
-        "state_writes",
-        "Writes of the tables to the state directory. Act if it stands still for minutes",
-        &stats.writes,
-    )?;
+    let help = "Writes of the tables to the state directory. Act if it stands still for minutes";
+    sheet.counter("state_writes", help, &stats.writes)?;
     let help = "Failed writes of the tables, of switches and blocks; the log has the cause. Act if it grows: a crash would \
                 give bursts again";
     sheet.counter("state_write_failures", help, &stats.failures)?;
@@ -199,11 +178,9 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("rules_last_reload_timestamp_seconds", help, &rules.last_success.unwrap_or_default())?;
     let domains = rules.domains.iter().take(DOMAINS_MAX);
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
-    sheet.infos(
-        "rules",
-        "The domains in force, with the fingerprint of their files. Act if hosts that should agree differ",
-        domains,
-    )?;
+    let help =
+        "The domains in force, with the fingerprint of their files. Act if hosts that should agree differ";
+    sheet.infos("rules", help, domains)?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
         Mode::ALL.iter().map(move |mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];

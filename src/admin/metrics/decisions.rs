@@ -17,24 +17,16 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let seconds = |nanos: u64| nanos as f64 / NANOS_PER_SECOND;
     let spans = totals.spans.counts.iter();
     let spans = spans.map(|(most, count)| (most.map_or(f64::INFINITY, seconds), *count));
-    sheet.histogram(
-        "decision_seconds",
-        "Time from reading a batch of requests to its encoded replies; one batch in 64 is timed. Act if its p99 \
-         is above 1 ms: the host has no CPU left",
-        seconds(totals.spans.nanos),
-        &spans.collect::<Vec<_>>(),
-    )?;
-    sheet.counters(
-        "unmatched",
-        "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches. Act if domain \
-         grows: a name is misspelt, or rules are missing",
-        [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
-    )?;
-    sheet.counter(
-        "panics",
-        "Decisions that panicked; each closed its connection only. Act if above 0: please report it",
-        &totals.panics,
-    )
+    let help = "Time from reading a batch of requests to its encoded replies; one batch in 64 is timed. Act if its p99 \
+                is above 1 ms: the host has no CPU left";
+    let total = seconds(totals.spans.nanos);
+    sheet.histogram("decision_seconds", help, total, &spans.collect::<Vec<_>>())?;
+    let help = "Requests that no rule matched, by reason: domain: it has no rules; rule: none matches. Act if domain \
+                grows: a name is misspelt, or rules are missing";
+    let unmatched = [("domain", totals.unmatched_domain), ("rule", totals.unmatched_rule)];
+    sheet.counters_by("unmatched", help, "reason", unmatched)?;
+    let help = "Decisions that panicked; each closed its connection only. Act if above 0: please report it";
+    sheet.counter("panics", help, &totals.panics)
 }
 
 /// The rules in force, and those that were and have been counted; the last is all others.

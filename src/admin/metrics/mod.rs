@@ -31,7 +31,6 @@ struct Scrape {
     fleet_rules: Vec<FleetRuleStatus>,
 }
 
-/// Answers with all metrics.
 pub(super) fn metrics(admin: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(admin)));
@@ -78,7 +77,6 @@ impl Collector for Scrape {
 /// `. Act if CONDITION`, the last column of the table in `docs/metrics.md`, which is written from these texts.
 struct Sheet<'e>(DescriptorEncoder<'e>);
 
-/// Label names and their values.
 type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
 impl Sheet<'_> {
@@ -114,7 +112,6 @@ impl Sheet<'_> {
         family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
     }
 
-    /// Writes a family of gauges.
     fn gauges<'l, const N: usize, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -160,39 +157,25 @@ const TEXT_BYTES: usize = 128 * 1_024;
 
 fn write_work(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let leases = scrape.admin.engine.leases();
-    sheet.gauge(
-        "leases",
-        "Leases in progress. Act if it only grows: leases are not released",
-        &leases.live,
-    )?;
-    sheet.counters(
-        "lease_ended",
-        "Ended leases, by reason: released; expired; session: its process exited; abandoned: its client had \
-         stopped waiting. Act if many expired: work takes longer than `expires`, or is not released",
-        [
-            ([("reason", "released")], leases.released),
-            ([("reason", "expired")], leases.expired),
-            ([("reason", "session")], leases.session),
-            ([("reason", "abandoned")], leases.abandoned),
-        ],
-    )?;
-    let not_held = &leases.not_held;
-    sheet.counters(
-        "lease_not_held",
-        "RELEASE and RENEW of a lease that the session does not hold, by reason: ended; foreign: another \
-         session's; unknown: none of this daemon, as after a `kill -9`. They change nothing. Act if foreign is \
-         above 0: a client mixes up processes; or ended grows: released twice, or work outlasts `expires`",
-        [
-            ([("reason", "ended")], not_held.ended),
-            ([("reason", "foreign")], not_held.foreign),
-            ([("reason", "unknown")], not_held.unknown),
-        ],
-    )?;
-    sheet.gauge(
-        "sessions",
-        "Application processes connected now or within the last 5 s. Act if 0: no application asks",
-        &leases.sessions,
-    )?;
+    let help = "Leases in progress. Act if it only grows: leases are not released";
+    sheet.gauge("leases", help, &leases.live)?;
+    let help = "Ended leases, by reason: released; expired; session: its process exited; abandoned: its client had \
+                stopped waiting. Act if many expired: work takes longer than `expires`, or is not released";
+    let ended = [
+        ("released", leases.released),
+        ("expired", leases.expired),
+        ("session", leases.session),
+        ("abandoned", leases.abandoned),
+    ];
+    sheet.counters_by("lease_ended", help, "reason", ended)?;
+    let help = "RELEASE and RENEW of a lease that the session does not hold, by reason: ended; foreign: another \
+                session's; unknown: none of this daemon, as after a `kill -9`. They change nothing. Act if foreign is \
+                above 0: a client mixes up processes; or ended grows: released twice, or work outlasts `expires`";
+    let of = &leases.not_held;
+    let not_held = [("ended", of.ended), ("foreign", of.foreign), ("unknown", of.unknown)];
+    sheet.counters_by("lease_not_held", help, "reason", not_held)?;
+    let help = "Application processes connected now or within the last 5 s. Act if 0: no application asks";
+    sheet.gauge("sessions", help, &leases.sessions)?;
     slots(&scrape.pools, sheet)?;
     let watched: Vec<&PoolView> = scrape.pools.iter().filter(|pool| pool.configured).collect();
     shedding(&watched, sheet)
@@ -227,11 +210,8 @@ fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
                 above 0";
     sheet.gauges("shed_severity", help, pools.iter().map(|pool| ([("pool", &*pool.pool)], pool.severity)))?;
     let braking = pools.iter().map(|pool| ([("pool", &*pool.pool)], u64::from(pool.braking)));
-    sheet.gauges(
-        "braking",
-        "1 while the brake of a pool is on. Act if 1 for longer than a deployment",
-        braking,
-    )?;
+    let help = "1 while the brake of a pool is on. Act if 1 for longer than a deployment";
+    sheet.gauges("braking", help, braking)?;
     let readings = || pools.iter().flat_map(|pool| readings(pool));
     let ratios = readings()
         .map(|(pool, signal, value)| ([("pool", pool), ("signal", signal)], value.unwrap_or_default()));

@@ -23,12 +23,9 @@ pub(crate) use why::{UnusedAttribute, WhyCheck, WhyStatus};
 /// The answer of a verb, or why it was not carried out.
 pub(super) type VerbResult = Result<HttpAnswer, VerbRefusal>;
 
-/// Why a verb was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VerbRefusal {
-    /// HTTP status.
     pub(super) status: StatusCode,
-    /// Message: the error, its location and a fix.
     pub(super) message: String,
 }
 
@@ -83,7 +80,6 @@ pub(super) fn reload(admin: &AdminState, _by: SwitchOrigin, _body: &Value) -> Ve
     Ok(answer::done(json!({"changes": reloaded.changes})))
 }
 
-/// Reads the fields of a request.
 pub(super) fn fields<'a, T: Deserialize<'a>>(body: &'a Value) -> Result<T, VerbRefusal> {
     T::deserialize(body).map_err(|error| VerbRefusal::bad(format!("the request cannot be read: {error}")))
 }
@@ -113,7 +109,6 @@ fn keep(admin: &AdminState, is_fleet: bool) -> Option<String> {
     (!warnings.is_empty()).then(|| warnings.join("; "))
 }
 
-/// The rule of a name.
 fn rule(admin: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
     if name.len() > NAME_BYTES_MAX {
         return Err(VerbRefusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));

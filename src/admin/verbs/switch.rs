@@ -58,17 +58,15 @@ pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, body: &Valu
 fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     let view = admin.engine.set_switch(switch)?;
     let until = until(switch, now);
-    let is_back = is_back(switch);
-    let what = match is_back {
-        true => "switched everything back to what the settings and files say".to_owned(),
-        false => format!("switched {} to {} {until}", switch.target, switch.mode),
+    let Switch { target, mode, by, .. } = switch;
+    let (what, outcome) = if is_back(switch) {
+        let what = "switched everything back to what the settings and files say";
+        (what.to_owned(), "everything: back to what the settings and the files say".to_owned())
+    } else {
+        (format!("switched {target} to {mode} {until}"), format!("{target}: {mode} {until}"))
     };
-    admin.ledger.enter(&switch.by.to_string(), &what, now);
-    let outcome = match is_back {
-        true => "everything: back to what the settings and the files say".to_owned(),
-        false => format!("{}: {} {until}", switch.target, switch.mode),
-    };
-    Ok(outcome + &written(&view) + &milder(&view, switch.mode))
+    admin.ledger.enter(&by.to_string(), &what, now);
+    Ok(outcome + &written(&view) + &milder(&view, *mode))
 }
 
 fn until(switch: &Switch, now: Now) -> String {

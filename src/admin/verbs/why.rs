@@ -17,7 +17,7 @@ use crate::engine::{
 };
 use crate::rules::de::{TYPO, nearest};
 use crate::rules::words::numbers_or_unlimited;
-use crate::rules::{Domain, Rule};
+use crate::rules::{Domain, Mismatch, NamedItem, Rule};
 use crate::terms::counted;
 
 #[derive(Debug, Deserialize)]
@@ -69,7 +69,6 @@ pub(crate) struct WhyStatus {
 #[serde(default)]
 pub(crate) struct WhyCheck {
     pub(crate) rule: String,
-    /// Position in the files.
     pub(crate) at: String,
     /// The mode in force.
     pub(crate) mode: String,
@@ -99,7 +98,6 @@ pub(crate) struct WhyCheck {
     pub(crate) text: Option<String>,
 }
 
-/// A rule that does not match.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct WhyOther {
@@ -110,7 +108,6 @@ pub(crate) struct WhyOther {
     pub(crate) near: Option<String>,
 }
 
-/// An attribute that nothing uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct UnusedAttribute {
@@ -134,7 +131,11 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
         found.ok_or_else(|| VerbRefusal::failed(admin.engine.describe_missing(name)))
     };
     match (&request.domain, &request.digest) {
-        (Some(name), None) => inspect(admin, domain(name)?, &request, &mut status, now)?,
+        (Some(name), None) => {
+            let domain = domain(name)?;
+            let items: Vec<_> = in_force.each().filter(|item| item.domain == domain.name()).collect();
+            inspect(admin, domain, &items, &request, &mut status, now)?;
+        }
         (name, Some(digest)) => {
             let digest = find_digest(admin, digest)?;
             let named = name.as_deref().map(domain).transpose()?;
@@ -159,6 +160,7 @@ pub(in crate::admin) fn why(admin: &AdminState, _: SwitchOrigin, body: &Value) -
 fn inspect(
     admin: &AdminState,
     domain: &Domain,
+    items: &[NamedItem<'_>],
     request: &WhyRequest,
     status: &mut WhyStatus,
     now: Now,
@@ -194,8 +196,9 @@ fn inspect(
     });
     let unused = domain.unused(&attributes);
     let named: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
-    let others = (0u32..).zip(domain.named()).filter_map(|(number, item)| {
-        let (reason, near) = match domain.why_not(number, &attributes) {
+    let others = (0u32..).zip(items).filter_map(|(number, item)| {
+        let (reason, near) = match domain.why_not(number, item.mode, &attributes) {
+            Some(mismatch @ Mismatch::Disabled) => (mismatch.describe(&attributes), None),
             Some(mismatch) => {
                 (mismatch.describe(&attributes), domain.near_match(number, &attributes, &unused))
             }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::super::describe;
-use crate::engine::{bytes_per_rule_key, keys_within};
+use crate::engine::{KindsInUse, bytes_per_rule_key, keys_within};
 use crate::limit::{Quota, Rate};
 use crate::rules::percent::Percent;
 use crate::rules::shed::Shed;
@@ -21,6 +21,8 @@ pub(super) struct BlockSettings {
     /// Hosts with the same rules; `None` if unknown.
     pub(super) hosts: Option<u32>,
     pub(super) memory_bytes_max: u64,
+    /// The tables of all rules.
+    pub(super) kinds: KindsInUse,
 }
 
 impl BlockSettings {
@@ -34,10 +36,10 @@ impl BlockSettings {
         std::iter::once(2).chain([now, now.saturating_mul(2)].into_iter().filter(|hosts| *hosts > 2))
     }
 
-    /// Returns the least number of keys of a rule alone that fit into the byte budget.
+    /// Returns the least number of keys of a rule that fit into the byte budget while the other rules have none.
     pub(super) fn keys_held(&self, rule: &Rule) -> Option<u64> {
         let budget = usize::try_from(self.memory_bytes_max).unwrap_or(usize::MAX);
-        keys_within(budget, rule)
+        keys_within(budget, rule, self.kinds)
     }
 }
 

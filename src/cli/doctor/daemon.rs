@@ -118,11 +118,10 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
                 AdminFailure::Io { source, .. } if !root && source.kind() != ErrorKind::NotFound => {
                     Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
                 }
-                _ => Finding::warning(
-                    WHAT,
-                    message,
-                    "let the daemon's user make files beside its socket (systemd/tmpfiles.d), then restart it",
-                ),
+                _ => {
+                    let help = "let the daemon's user make files beside its socket (systemd/tmpfiles.d), then restart it";
+                    Finding::warning(WHAT, message, help)
+                }
             }];
         }
     };
@@ -134,11 +133,10 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     let errors = status.as_ref().and_then(DaemonStatus::errors_in_rules);
     reasons.extend(errors.as_deref().filter(|_| reasons.is_empty()));
     for reason in &reasons {
-        let help = match errors.as_deref() == Some(*reason) {
-            true => {
-                format!("tidegate check {} shows the errors; then: tidegate reload", settings.rules.display())
-            }
-            false => "fix that, and it is ready: tidegate status".to_owned(),
+        let help = if errors.as_deref() == Some(*reason) {
+            format!("tidegate check {} shows the errors; then: tidegate reload", settings.rules.display())
+        } else {
+            "fix that, and it is ready: tidegate status".to_owned()
         };
         findings.push(Finding::wrong("readiness", *reason, help));
     }
@@ -174,11 +172,10 @@ fn of_status(status: &DaemonStatus, reasons: &[&str]) -> Vec<Finding> {
     let mode = match &*status.mode {
         "" => None,
         "enforce" => Some(Finding::well("mode", "enforce: refusals are refusals")),
-        mode => Some(Finding::warning(
-            "mode",
-            format!("{mode}: no request is refused"),
-            "when that was not meant: `mode: enforce` in the settings, then restart the daemon",
-        )),
+        mode => {
+            let help = "when that was not meant: `mode: enforce` in the settings, then restart the daemon";
+            Some(Finding::warning("mode", format!("{mode}: no request is refused"), help))
+        }
     };
     let missed = status.missed_warning();
     let off = off(status);
@@ -246,11 +243,8 @@ fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<Finding> {
 fn open_files(running: Option<&RunningDaemon>, connections: u32) -> Finding {
     const WHAT: &str = "open files";
     let Some(RunningDaemon { pid, .. }) = running else {
-        return Finding::unseen(
-            WHAT,
-            "the daemon's process cannot be found from here",
-            "run this on the host, as root",
-        );
+        let message = "the daemon's process cannot be found from here";
+        return Finding::unseen(WHAT, message, "run this on the host, as root");
     };
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let Some(allowed) = open_files_in(&limits) else {
@@ -260,11 +254,8 @@ fn open_files(running: Option<&RunningDaemon>, connections: u32) -> Finding {
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");
-        return Finding::warning(
-            WHAT,
-            message,
-            format!("LimitNOFILE={needed} in the unit, or a smaller connections.max"),
-        );
+        let help = format!("LimitNOFILE={needed} in the unit, or a smaller connections.max");
+        return Finding::warning(WHAT, message, help);
     }
     Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }

@@ -32,20 +32,15 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     let loaded = rules::read_scoped(path, scopes);
     let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
     let count: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
-    let message = format!(
-        "{}: {} in {}",
-        path.display(),
-        counted(count, "rule"),
-        counted(loaded.domains.len(), "domain")
-    );
+    let (rules, domains) = (counted(count, "rule"), counted(loaded.domains.len(), "domain"));
+    let message = format!("{}: {rules} in {domains}", path.display());
     let check = format!("tidegate check {} shows them, each with its help", path.display());
     match (errors, count) {
         (1.., _) => Finding::wrong(WHAT, format!("{message}, and {}", counted(errors, "error")), check),
-        (_, 0) => Finding::warning(
-            WHAT,
-            format!("{message}: everything is allowed"),
-            "write one: docs/rules.md, or copy from /usr/share/doc/tidegate/examples",
-        ),
+        (_, 0) => {
+            let help = "write one: docs/rules.md, or copy from /usr/share/doc/tidegate/examples";
+            Finding::warning(WHAT, format!("{message}: everything is allowed"), help)
+        }
         _ if !loaded.problems.is_empty() => {
             Finding::warning(WHAT, format!("{message}, {}", counted(loaded.problems.len(), "warning")), check)
         }
@@ -97,11 +92,8 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
         Ok(_) => {
-            return Finding::wrong(
-                STATE,
-                format!("{shown} is not a directory"),
-                "remove it, or name another",
-            );
+            let message = format!("{shown} is not a directory");
+            return Finding::wrong(STATE, message, "remove it, or name another");
         }
         Err(error) => {
             let user = of_daemon.map_or("tidegate", |user| &user.name);
@@ -128,13 +120,13 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
             if free < FREE_BYTES_MIN {
                 let message =
                     format!("{shown} is full: switches, blocks and counts are lost at the next start");
-                return Finding::wrong(STATE, message, "make room there");
-            }
-            if free < needed {
+                Finding::wrong(STATE, message, "make room there")
+            } else if free < needed {
                 let help = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
-                return Finding::warning(STATE, message, help);
+                Finding::warning(STATE, message, help)
+            } else {
+                Finding::well(STATE, message)
             }
-            Finding::well(STATE, message)
         }
         Err(error) => {
             Finding::unseen(STATE, format!("{shown}: {}", without_number(&error.into())), "run this as root")
@@ -146,12 +138,8 @@ pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // The text of the problem ends with its help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
-    let help = problem.help.clone();
-    if problem.is_error() {
-        Finding::wrong(what, message, help)
-    } else {
-        Finding::warning(what, message, help)
-    }
+    let finding = if problem.is_error() { Finding::wrong } else { Finding::warning };
+    finding(what, message, problem.help.clone())
 }
 
 const STATE: &str = "state";

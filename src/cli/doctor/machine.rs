@@ -18,18 +18,13 @@ pub(super) fn all() -> Vec<Finding> {
 
 fn pressure() -> Finding {
     const WHAT: &str = "pressure";
-    let file = Path::new("/proc/pressure/cpu");
-    match std::fs::read_to_string(file) {
-        Ok(text) if text.starts_with("some ") => Finding::well(WHAT, "the kernel tells how much work waits"),
-        Ok(_) | Err(_) => Finding::warning(
-            WHAT,
-            format!(
-                "{} cannot be read: the signals cpu_pressure, memory_pressure and io_pressure have no reading",
-                file.display()
-            ),
-            "boot with psi=1; in a unit leave ProcSubset= out",
-        ),
+    const FILE: &str = "/proc/pressure/cpu";
+    if std::fs::read_to_string(FILE).is_ok_and(|text| text.starts_with("some ")) {
+        return Finding::well(WHAT, "the kernel tells how much work waits");
     }
+    let readings = "the signals cpu_pressure, memory_pressure and io_pressure have no reading";
+    let help = "boot with psi=1; in a unit leave ProcSubset= out";
+    Finding::warning(WHAT, format!("{FILE} cannot be read: {readings}"), help)
 }
 
 fn control_groups() -> Finding {
@@ -66,11 +61,8 @@ fn clocks() -> Finding {
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
         return Finding::well(WHAT, format!("the wall clock says {says}; rates use the time since boot"));
     }
-    Finding::wrong(
-        WHAT,
-        format!("the wall clock says {says}: windows that are aligned to it fall at wrong times"),
-        "set it: timedatectl set-ntp true",
-    )
+    let message = format!("the wall clock says {says}: windows that are aligned to it fall at wrong times");
+    Finding::wrong(WHAT, message, "set it: timedatectl set-ntp true")
 }
 
 fn kernel() -> Finding {
@@ -103,35 +95,31 @@ fn scheduler() -> Finding {
 
 fn of_slice(requested: &io::Result<()>, given: io::Result<Duration>) -> Finding {
     let late = "on a busy host some answers take milliseconds";
-    match (requested, given) {
-        (Err(error), _) => Finding::warning(
-            SCHEDULER,
-            format!(
+    let slice = match (requested, given) {
+        (Err(error), _) => {
+            let message = format!(
                 "short slices cannot be asked for here ({error}): where the daemon cannot either, {late}"
-            ),
-            "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container",
-        ),
-        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => Finding::well(
-            SCHEDULER,
-            format!("asked for a slice of {slice:?} and got it: decision threads run soon on a busy host"),
-        ),
-        (Ok(()), Ok(slice)) => {
-            let got = match slice.is_zero() {
-                true => "the kernel took no notice".to_owned(),
-                false => format!("got {slice:?}"),
-            };
-            Finding::warning(
-                SCHEDULER,
-                format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE),
-                "nothing must be done; Linux 6.12 or later gives short slices",
-            )
+            );
+            let help = "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container";
+            return Finding::warning(SCHEDULER, message, help);
         }
-        (Ok(()), Err(error)) => Finding::unseen(
-            SCHEDULER,
-            format!("a short slice was requested, and the result is unreadable ({error})"),
-            "allow sched_getattr where this runs, or try it on the host",
-        ),
-    }
+        (Ok(()), Err(error)) => {
+            let message = format!("a short slice was requested, and the result is unreadable ({error})");
+            let help = "allow sched_getattr where this runs, or try it on the host";
+            return Finding::unseen(SCHEDULER, message, help);
+        }
+        (Ok(()), Ok(slice)) => slice,
+    };
+    let got = match slice {
+        sys::SHORT_SLICE => {
+            let soon = "decision threads run soon on a busy host";
+            return Finding::well(SCHEDULER, format!("asked for a slice of {slice:?} and got it: {soon}"));
+        }
+        Duration::ZERO => "the kernel took no notice".to_owned(),
+        slice => format!("got {slice:?}"),
+    };
+    let message = format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE);
+    Finding::warning(SCHEDULER, message, "nothing must be done; Linux 6.12 or later gives short slices")
 }
 
 fn version(release: &str) -> Option<(u32, u32)> {
@@ -149,35 +137,24 @@ const UNIX_MAX: i128 = 4_102_444_800;
 
 /// Returns the findings on the unit files below this root.
 pub(super) fn units(root: &Path) -> Vec<Finding> {
-    let mut findings = Vec::new();
     if !root.join("run/systemd/system").exists() {
-        return vec![Finding::well(
-            UNIT,
-            "this host does not run systemd: another supervisor has to restart the daemon",
-        )];
+        let message = "this host does not run systemd: another supervisor has to restart the daemon";
+        return vec![Finding::well(UNIT, message)];
     }
-    let unit_directories = PLACES.map(|unit_directory| root.join(unit_directory));
+    let mut findings = Vec::new();
+    let directories = PLACES.map(|place| root.join(place));
     for name in UNITS {
-        if !unit_directories.iter().any(|unit_directory| unit_directory.join(name).exists()) {
-            let help = format!(
-                "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
-            );
+        if !directories.iter().any(|directory| directory.join(name).exists()) {
+            let copy = format!("copy systemd/{name} to /etc/systemd/system");
+            let help = format!("{copy}, then systemctl daemon-reload: docs/operate.md");
             findings.push(Finding::warning(UNIT, format!("{name} is not installed"), help));
         }
-        for file in unit_directories
-            .iter()
-            .flat_map(|unit_directory| drop_ins(&unit_directory.join(format!("{name}.d"))))
-        {
+        for file in directories.iter().flat_map(|directory| drop_ins(&directory.join(format!("{name}.d")))) {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
-            let harmful = text.lines().map(str::trim).find_map(harm);
-            findings.push(match harmful {
+            findings.push(match text.lines().map(str::trim).find_map(harm) {
                 Some((line, harm)) => {
-                    let message = format!("{} says {line}: {harm}", file.display());
-                    Finding::wrong(
-                        UNIT,
-                        message,
-                        "take the line out, then systemctl daemon-reload and restart",
-                    )
+                    let help = "take the line out, then systemctl daemon-reload and restart";
+                    Finding::wrong(UNIT, format!("{} says {line}: {harm}", file.display()), help)
                 }
                 None => Finding::well(UNIT, format!("{} changes {name}", file.display())),
             });

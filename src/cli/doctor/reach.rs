@@ -89,11 +89,8 @@ fn denied(
     help: String,
 ) -> Finding {
     let (name, path, mode) = (&user.name, path.display(), described(found));
-    Finding::wrong(
-        what,
-        format!("the daemon runs as {name}, which cannot {verb} {path}: it has {mode}"),
-        help,
-    )
+    let message = format!("the daemon runs as {name}, which cannot {verb} {path}: it has {mode}");
+    Finding::wrong(what, message, help)
 }
 
 fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
@@ -120,11 +117,8 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
 fn closed(directory: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, shown) = (&user.name, directory.display());
     let message = format!("{name} cannot look into {shown}, which has {}", described(found));
-    Finding::wrong(
-        WHAT,
-        message,
-        format!("chmod o+x {shown}, or put the socket elsewhere: tidegate serve --socket PATH"),
-    )
+    let help = format!("chmod o+x {shown}, or put the socket elsewhere: tidegate serve --socket PATH");
+    Finding::wrong(WHAT, message, help)
 }
 
 fn missing(path: &Path, error: &std::io::Error, socket: &Path) -> Finding {

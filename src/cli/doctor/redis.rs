@@ -129,10 +129,8 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
 fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
     let user = redis.link.user.as_deref().unwrap_or("default");
     if rights.refused.is_empty() {
-        return Finding::well(
-            WHAT,
-            format!("{url} answers, and `{user}` may call all that the scripts call"),
-        );
+        let message = format!("{url} answers, and `{user}` may call all that the scripts call");
+        return Finding::well(WHAT, message);
     }
     let refused = rights.refused.join(", ");
     let message = format!("{url} refuses `{user}` commands of the scripts: {refused}");
@@ -155,11 +153,10 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
     if KEEPING.contains(&policy) {
         return Finding::well(POLICY, message);
     }
-    Finding::warning(
-        POLICY,
-        format!("{message}: when it is full it drops budgets that are in use, and those start fresh"),
-        "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
-    )
+    let message =
+        format!("{message}: when it is full it drops budgets that are in use, and those start fresh");
+    let help = "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE";
+    Finding::warning(POLICY, message, help)
 }
 
 fn clock(url: &Url, ahead_us: i128) -> Finding {
@@ -168,47 +165,42 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
     if apart_ms < CLOCKS_APART_MILLIS {
         return Finding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
     }
-    Finding::warning(
-        CLOCK,
-        format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
-        "set both: timedatectl set-ntp true; budgets use the clock of Redis, and a failover to another clock moves them",
-    )
+    let message = format!("the clock of {url} is {apart_ms} ms {which} that of this host");
+    let help = "set both: timedatectl set-ntp true; budgets use the clock of Redis, and a failover to another clock moves them";
+    Finding::warning(CLOCK, message, help)
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
 fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
     let beating = counted(with_heartbeat, "host");
     let Some(host_count) = host_count else {
-        return Finding::unseen(
-            HOSTS,
-            format!("heartbeats there: of {beating}"),
-            "tidegate fleet, as root, says more",
-        );
+        let message = format!("heartbeats there: of {beating}");
+        return Finding::unseen(HOSTS, message, "tidegate fleet, as root, says more");
     };
-    match (with_heartbeat, host_count) {
-        (0, _) => Finding::warning(
-            HOSTS,
-            "no host beats there, not even this one",
+    let (message, help) = match (with_heartbeat, host_count) {
+        (0, _) => (
+            "no host beats there, not even this one".to_owned(),
             "the daemon says why: tidegate fleet, and the log",
         ),
-        (1, 1) => Finding::warning(
-            HOSTS,
-            "only this host beats there",
+        (1, 1) => (
+            "only this host beats there".to_owned(),
             "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
         ),
         // The daemon counts the most hosts of the last half minute.
-        (with_heartbeat, host_count) if host_count < with_heartbeat => Finding::warning(
-            HOSTS,
+        _ if host_count < with_heartbeat => (
             format!("heartbeats there: of {beating}, and the daemon counts {host_count}"),
             "look again in some seconds; if it stays: tidegate fleet shows whether Redis answers",
         ),
-        (with_heartbeat, host_count) if host_count > 2 * with_heartbeat => Finding::warning(
-            HOSTS,
+        _ if host_count > 2 * with_heartbeat => (
             format!("heartbeats there: of {beating}, and half a minute ago there were {host_count}"),
             "look at those that went: tidegate status on each",
         ),
-        _ => Finding::well(HOSTS, format!("heartbeats there: of {beating}, and the daemon counts as many")),
-    }
+        _ => {
+            let message = format!("heartbeats there: of {beating}, and the daemon counts as many");
+            return Finding::well(HOSTS, message);
+        }
+    };
+    Finding::warning(HOSTS, message, help)
 }
 
 fn other_secrets(fleet: &FleetSummary) -> Option<Finding> {

@@ -41,7 +41,7 @@ pub(super) struct RequestLine {
     /// Name of its lease.
     pub(super) name: Option<String>,
     pub(super) verdict: Verdict,
-    /// Further fields of the decision, as [`super::play`] formats them; other fields may have any value.
+    /// Further fields of the decision, as `field_of` formats them; other fields may have any value.
     pub(super) expected: BTreeMap<DecisionField, String>,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Pool;
 use crate::clock::Timestamp;
 use crate::engine::sync::Ordering;
-use crate::shed::{FleetSums, HostReadings};
+use crate::shed::{HostReadings, PoolLoad};
 
 /// This host's part of a fleet-wide reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Pool {
 
     /// Returns the maximum of lower-priority leases here, given this host's slots.
     pub(in crate::engine) fn noncritical_max(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
-        let alone = FleetSums::default().noncritical_max_here(slots, reserve_permille);
+        let alone = PoolLoad::default().noncritical_max_here(slots, reserve_permille);
         self.other_hosts.lock().map_or(alone, |others| others.noncritical_max(slots, alone, at))
     }
 
@@ -51,7 +51,7 @@ impl Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherHostsSums {
     /// The sums of all other hosts; its `noncritical` is the sum of their claims.
-    pub sums: FleetSums,
+    pub sums: PoolLoad,
     /// Maximum leases of lower priorities here.
     pub noncritical_max: u32,
     /// The same maximum without other hosts.
@@ -79,7 +79,7 @@ impl OtherHostsSums {
     }
 
     /// Returns the sums of the other hosts and their age while they are valid.
-    pub(super) fn valid_sums(&self, at: Timestamp) -> Option<(FleetSums, Duration)> {
+    pub(super) fn valid_sums(&self, at: Timestamp) -> Option<(PoolLoad, Duration)> {
         let age = at.since(self.reported_at);
         (age < SUMS_TTL).then_some((self.sums, age))
     }

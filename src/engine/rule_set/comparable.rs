@@ -1,7 +1,6 @@
 //! Which states are comparable, and the kind of table for each.
 
 use crate::engine::digest::{HashKey, Salt};
-use crate::engine::memory::MemoryKind;
 use crate::engine::tag::Tag;
 use crate::limit::{Quota, share};
 use crate::rules::Rule;
@@ -45,19 +44,6 @@ pub(in crate::engine) fn share_tag_and_salt(quota: &share::ShareQuota, hash_key:
 /// Returns the salt of shared concurrency states: they survive changes of their limit.
 pub(in crate::engine) fn permit_salt(hash_key: &HashKey) -> Salt {
     hash_key.salt("places")
-}
-
-pub(super) fn memory_kind(quota: &Quota) -> MemoryKind {
-    match quota {
-        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => MemoryKind::Buckets,
-        Quota::FixedWindow(_) => MemoryKind::Windows,
-        Quota::SlidingLog(_) => MemoryKind::Logs,
-        Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
-        // A table separate from the lease counts, which are not evicted either.
-        Quota::Concurrency(quota) if quota.is_fleet() => MemoryKind::Permits,
-        Quota::Concurrency(_) => MemoryKind::InProgress,
-        Quota::FleetBudget(_) => MemoryKind::Shares,
-    }
 }
 
 /// Returns whether its keys are hashed alike on all hosts.

@@ -13,6 +13,7 @@ use crate::engine::table::{Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};
 use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::permits::Permits;
+use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;
@@ -82,6 +83,13 @@ impl Engine {
             copies.for_each(|(key, state): (_, SlidingLogState)| {
                 visit(SnapshotEntry::Log(digest(key), state.entries().collect()));
             });
+        });
+        self.copy_table(shard, |shard| &shard.shares, now, &mut |copies| {
+            let shares = copies.filter_map(|(key, state): (_, CompactShare)| {
+                let [fallback, in_redis] = state.outage_buckets(key.tag().scale(), now.at)?;
+                Some((digest(key), fallback.arrival(), in_redis.arrival()))
+            });
+            visit(SnapshotEntry::Shares(shares.collect()));
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |copies| {
             copies.for_each(|(key, state): (_, BlockedUntil)| {

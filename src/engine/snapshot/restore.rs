@@ -15,6 +15,7 @@ use crate::engine::table::StateTable;
 use crate::engine::tag::{BlockedUntil, TableState, Tag};
 use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::permits::Permits;
+use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;
@@ -79,6 +80,13 @@ impl Restore<'_> {
                 let state = SlidingLogState::from_entries(&entries)
                     .ok_or(InvalidEntry("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
+            }
+            SnapshotEntry::Shares(shares) => {
+                for (key, fallback, in_redis) in shares {
+                    let buckets = [fallback, in_redis].map(GcraState::from_arrival);
+                    let state = CompactShare::in_outage(buckets, key.tag().scale(), self.now.at);
+                    self.state(key, state, |shard| &mut shard.shares);
+                }
             }
             SnapshotEntry::Permits(key, budget) => self.restore_permits(key, budget),
             SnapshotEntry::Block(key, until) => {

@@ -8,23 +8,23 @@
 
 use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
-use super::{ShareQuota, ShareState, is_linked};
+use super::{OUTAGES_AT_START, ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::token_bucket::GcraState;
 use crate::limit::{QuotaLevel, TickScale, halves, malloc_block_bytes};
 
 /// A share in compact form.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CompactShare(Form);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Form {
     Untracked(Untracked),
     Boxed(Boxed),
 }
 
 /// The state of an untracked key without borrowed tokens, debt or known level, as most keys are.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Untracked {
     /// The one of the two buckets that is not full: the credit, or the fallback.
     used: GcraState,
@@ -37,7 +37,7 @@ struct Untracked {
 }
 
 /// Any other state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Boxed {
     fast: FastPath,
     share: Box<ShareState>,
@@ -100,9 +100,37 @@ impl CompactShare {
     /// Folds a share.
     pub fn new(share: ShareState, quota: &ShareQuota, now: Timestamp) -> CompactShare {
         CompactShare(
-            Untracked::from_share(&share, quota, now)
+            Untracked::from_share(&share, quota.bucket().scale(), now)
                 .map_or_else(|| Form::Boxed(Boxed::new(share, quota)), Form::Untracked),
         )
+    }
+
+    /// The buckets of an outage that begins now, for a snapshot: the one of this host, and the one in Redis by its last
+    /// reply. `None` if both are full. Borrowed tokens expire, and debts of before the outage are not kept.
+    pub fn outage_buckets(&self, scale: TickScale, now: Timestamp) -> Option<[GcraState; 2]> {
+        let full = GcraState::full(scale, now);
+        let ahead = |bucket: GcraState| bucket.ticks_until_full(scale, now);
+        let (fallback, in_redis) = match &self.0 {
+            Form::Untracked(untracked) if untracked.is_fallback => (untracked.used, full),
+            Form::Untracked(_) => (full, full),
+            // Outside of an outage the bucket of this host is full: it begins with that in Redis.
+            Form::Boxed(Boxed { share, .. }) if ahead(share.fallback) < ahead(share.bucket_in_redis) => {
+                (share.bucket_in_redis, share.bucket_in_redis)
+            }
+            Form::Boxed(Boxed { share, .. }) => (share.fallback, share.bucket_in_redis),
+        };
+        (ahead(fallback) > 0).then_some([fallback, in_redis])
+    }
+
+    /// The share of a host that has just started in an outage, with the buckets of a snapshot.
+    pub fn in_outage([fallback, in_redis]: [GcraState; 2], scale: TickScale, now: Timestamp) -> CompactShare {
+        let full = ShareState::full(scale, OUTAGES_AT_START, now);
+        let share = ShareState { fallback, bucket_in_redis: in_redis, ..full };
+        let form = match Untracked::from_share(&share, scale, now) {
+            Some(untracked) => Form::Untracked(untracked),
+            None => Form::Boxed(Boxed { fast: FastPath::none(&share), share: Box::new(share) }),
+        };
+        CompactShare(form)
     }
 
     /// Unfolds the share.
@@ -122,7 +150,7 @@ impl CompactShare {
     ) -> T {
         let mut share = self.unfold(quota, now);
         let changed = change(&mut share);
-        match (&mut self.0, Untracked::from_share(&share, quota, now)) {
+        match (&mut self.0, Untracked::from_share(&share, quota.bucket().scale(), now)) {
             (form, Some(untracked)) => *form = Form::Untracked(untracked),
             (Form::Boxed(boxed), None) => boxed.fold(share, quota),
             (form @ Form::Untracked(_), None) => *form = Form::Boxed(Boxed::new(share, quota)),
@@ -176,11 +204,11 @@ impl CompactShare {
 
 impl Untracked {
     /// Folds a share whose only state is that of an untracked key; otherwise `None`.
-    fn from_share(share: &ShareState, quota: &ShareQuota, now: Timestamp) -> Option<Untracked> {
-        if !share.is_unknown_to_redis() {
+    fn from_share(share: &ShareState, scale: TickScale, now: Timestamp) -> Option<Untracked> {
+        let is_full = |bucket: GcraState| bucket.ticks_until_full(scale, now) == 0;
+        if !share.is_unknown_to_redis() || !is_full(share.bucket_in_redis) {
             return None;
         }
-        let is_full = |bucket: GcraState| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
         let is_fallback = !is_full(share.fallback);
         if is_fallback && !is_full(share.untracked) {
             return None;
@@ -264,10 +292,13 @@ impl Boxed {
 
 impl FastPath {
     fn new(share: &ShareState, quota: &ShareQuota) -> FastPath {
-        let tokens = share.tokens;
+        FastPath::from_share(share, quota).unwrap_or_else(|| FastPath::none(share))
+    }
+
+    /// Decides no request.
+    fn none(share: &ShareState) -> FastPath {
         let (level, at) = (Int48::ZERO, Int48::ZERO);
-        let nothing = FastPath { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
-        FastPath::from_share(share, quota).unwrap_or(nothing)
+        FastPath { tokens: share.tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 }
     }
 
     /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no

@@ -67,14 +67,27 @@ impl ShareState {
     /// Sets the fallback bucket to the last known level less `beyond` ticks.
     fn reset_fallback(&mut self, quota: &ShareQuota, now: Timestamp, beyond: u64) {
         let scale = quota.bucket().scale();
-        let ahead = self.bucket_in_redis(quota, now).ticks_until_full(scale, now).saturating_add(beyond);
+        let ahead = self.ahead_in_redis(quota, now).saturating_add(beyond);
         self.fallback = GcraState::full(scale, now).with_ahead(scale, now, ahead);
     }
 
     /// The units admitted in the outage and not earned since, with the debt from before, in ticks.
     fn fallback_debt(&self, quota: &ShareQuota, now: Timestamp) -> u64 {
-        let ahead = |bucket: GcraState| bucket.ticks_until_full(quota.bucket().scale(), now);
-        ahead(self.fallback).saturating_sub(ahead(self.bucket_in_redis(quota, now)))
+        let ahead = self.fallback.ticks_until_full(quota.bucket().scale(), now);
+        ahead.saturating_sub(self.ahead_in_redis(quota, now))
+    }
+
+    /// The units in Redis by its last reply, also one of before an outage or a restart, if none had been taken since.
+    pub(super) fn units_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> u64 {
+        let bucket = quota.bucket();
+        (bucket.capacity() - self.ahead_in_redis(quota, now)) / bucket.ticks_of(1).max(1)
+    }
+
+    /// The ticks until the bucket in Redis is full, if no token is taken; at most those of an empty one, also after a change
+    /// of its numbers.
+    fn ahead_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> u64 {
+        let bucket = quota.bucket();
+        self.bucket_in_redis.ticks_until_full(bucket.scale(), now).min(bucket.capacity())
     }
 
     /// Applies the level of a reply of Redis, and `paid` charged units. The reply may arrive after the request for it
@@ -92,22 +105,22 @@ impl ShareState {
             // Another host has returned tokens.
             self.refused_until = Timestamp::ORIGIN;
         }
-        self.seen = Some(seen.dated());
+        let seen = seen.dated();
+        self.seen = seen;
+        self.bucket_in_redis = bucket_at(quota, &seen);
         self.is_seen_before = false;
         if let Some(beyond) = beyond {
             self.reset_fallback(quota, now, beyond);
         }
     }
+}
 
-    /// The bucket in Redis by its last reply, if no token had been taken since; full if there was no reply.
-    fn bucket_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> GcraState {
-        let scale = quota.bucket().scale();
-        let Some(seen) = self.seen else { return GcraState::full(scale, now) };
-        let missing = quota.derived.full.saturating_sub(seen.level).clamp(0, quota.derived.full);
-        let ticks = u128::from(quota.bucket().ticks_of(1)) * u128::from(missing.unsigned_abs());
-        let ahead = u64::try_from(ticks / u128::from(MICRO_UNITS)).unwrap_or(u64::MAX);
-        GcraState::from_ahead(scale, seen.received_at, ahead)
-    }
+/// The bucket at a level in Redis.
+fn bucket_at(quota: &ShareQuota, seen: &RedisLevel) -> GcraState {
+    let missing = quota.derived.full.saturating_sub(seen.level).clamp(0, quota.derived.full);
+    let ticks = u128::from(quota.bucket().ticks_of(1)) * u128::from(missing.unsigned_abs());
+    let ahead = u64::try_from(ticks / u128::from(MICRO_UNITS)).unwrap_or(u64::MAX);
+    GcraState::from_ahead(quota.bucket().scale(), seen.received_at, ahead)
 }
 
 fn fallback_unit_ticks(quota: &ShareQuota, fleet_status: &FleetStatus) -> u64 {

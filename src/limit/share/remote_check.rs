@@ -172,7 +172,7 @@ impl ShareState {
                 self.request_sync();
             }
         }
-        let demand = self.seen.map_or(0, |seen| seen.demand);
+        let demand = self.seen.demand;
         self.apply_level(quota, now, 0, RedisLevel { level: brought.level, demand, received_at: now });
         self.refused_until = Timestamp::ORIGIN;
         self.apply_more(quota, now, brought.next_increase);
@@ -230,9 +230,10 @@ impl ShareState {
             Fallback::Allow => return true,
             Fallback::Refuse => return false,
         };
-        let burst = i64::from(quota.bucket().burst());
-        let left = self.estimate(quota, now).map_or(burst, |level| level / MICRO_UNITS.cast_signed());
-        let left = u64::try_from(left).unwrap_or(0);
+        let left = self.estimate(quota, now).map_or_else(
+            || self.units_in_redis(quota, now),
+            |level| u64::try_from(level).unwrap_or(0) / MICRO_UNITS,
+        );
         let part = (left / hosts.max(1)).max(left.min(1));
         u64::from(self.owed) + u64::from(need) <= part
     }
@@ -329,7 +330,7 @@ impl ShareState {
 
     /// Whether the last reply of Redis is younger than tokens that another host holds can be.
     fn is_recent(&self, now: Timestamp) -> bool {
-        self.seen.is_some_and(|seen| now.since(seen.received_at) < HOLD)
+        self.level_of_reply().is_some_and(|seen| now.since(seen.received_at) < HOLD)
     }
 
     /// Adds borrowed tokens and reserves them.

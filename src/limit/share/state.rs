@@ -3,8 +3,8 @@
 use super::fallback::fallback_parts;
 use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota};
 use crate::clock::{Micros, NANOS_PER_MICRO, Timestamp};
-use crate::limit::Outcome;
 use crate::limit::token_bucket::GcraState;
+use crate::limit::{Outcome, TickScale};
 use std::time::Duration;
 
 /// This host's share of the budget for one key.
@@ -29,8 +29,10 @@ pub struct ShareState {
     pub(super) untracked: GcraState,
     /// The bucket of this host in an outage.
     pub(super) fallback: GcraState,
-    /// The level in the last reply of Redis.
-    pub(super) seen: Option<RedisLevel>,
+    /// The bucket in Redis by its last reply, if no token had been taken since; full before the first.
+    pub(super) bucket_in_redis: GcraState,
+    /// The level in the last reply of Redis; [`RedisLevel::UNKNOWN`] before the first.
+    pub(super) seen: RedisLevel,
     /// The reply predates the last outage.
     pub(super) is_seen_before: bool,
     /// The value of the outage counter at the last update.
@@ -60,6 +62,10 @@ pub struct RedisLevel {
 }
 
 impl RedisLevel {
+    /// In place of an `Option`, which would take another eight bytes for each key.
+    pub(super) const UNKNOWN: RedisLevel =
+        RedisLevel { level: 0, demand: 0, received_at: Timestamp::from_nanos(u64::MAX) };
+
     /// Returns the level with its time rounded up to 2¹⁰ ns, so that it fits 48 bits and is never dated too early.
     pub(super) fn dated(self) -> RedisLevel {
         let at =
@@ -95,7 +101,13 @@ impl SyncRequest {
 impl ShareState {
     /// The state of a new key.
     pub fn fresh(quota: &ShareQuota, now: Timestamp) -> ShareState {
-        let full = GcraState::full(quota.bucket().scale(), now);
+        let outages = quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status));
+        ShareState::full(quota.bucket().scale(), outages, now)
+    }
+
+    /// The state of a key with full buckets, at this value of the outage counter.
+    pub(super) fn full(scale: TickScale, outages: u32, now: Timestamp) -> ShareState {
+        let full = GcraState::full(scale, now);
         ShareState {
             tokens: 0,
             held_in_redis: 0,
@@ -107,9 +119,10 @@ impl ShareState {
             low: 0,
             untracked: full,
             fallback: full,
-            seen: None,
+            bucket_in_redis: full,
+            seen: RedisLevel::UNKNOWN,
             is_seen_before: false,
-            outages: quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status)),
+            outages,
             tracked: false,
             sync_request: SyncRequest::Idle,
             refused_until: Timestamp::ORIGIN,
@@ -248,7 +261,12 @@ impl ShareState {
 
     /// The level of the last reply of Redis, if it came after the last outage.
     pub fn last_level(&self) -> Option<RedisLevel> {
-        self.seen.filter(|_| !self.is_seen_before)
+        self.level_of_reply().filter(|_| !self.is_seen_before)
+    }
+
+    /// The level of the last reply of Redis, also of one before the last outage.
+    pub(super) fn level_of_reply(&self) -> Option<RedisLevel> {
+        Some(self.seen).filter(|seen| *seen != RedisLevel::UNKNOWN)
     }
 
     /// Whether the key is tracked in Redis.
@@ -270,11 +288,11 @@ impl ShareState {
         let is_silent =
             !self.tracked && self.owed == 0 && self.refund == 0 && self.lacked == 0 && self.reserved == 0;
         let is_refused = self.refused_until > Timestamp::ORIGIN || self.refused_cost > 0;
-        is_empty && is_silent && !is_refused && self.seen.is_none()
+        is_empty && is_silent && !is_refused && self.seen == RedisLevel::UNKNOWN
     }
 
     /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
-    pub fn nanos_until_fresh(&self, quota_scale: crate::limit::TickScale, now: Timestamp) -> u64 {
+    pub fn nanos_until_fresh(&self, quota_scale: TickScale, now: Timestamp) -> u64 {
         if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;
         }

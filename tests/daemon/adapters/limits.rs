@@ -25,8 +25,11 @@ fn closes_connections_above_the_limit_of_a_user() {
         let path = daemon.plan.path(&format!("{adapter}.sock"));
         let connect = || eventually("it listens", || UnixStream::connect(&path).ok());
         let count = |of: &str| metric(&daemon, &format!("tidegate_{adapter}_connections{of}"));
+        let held = || metric(&daemon, "tidegate_held_bytes{users=\"all\"}").unwrap();
+        let before = held();
         let open: Vec<_> = (0..most).map(|_| connect()).collect();
         eventually("all are let in", || (count("") == Some(most.into())).then_some(()));
+        assert!(held() >= before + f64::from(most) * 16_384.0, "{adapter}: their memory is shown");
         let mut refused = connect();
         refused.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
@@ -62,6 +65,40 @@ fn ends_half_requests_and_serves_others_meanwhile() {
         http.read_to_string(&mut read).unwrap_or_else(|error| panic!("{half:?} stays: {error}"));
         assert!(read.starts_with(answer), "{half:?}: {read:?}");
     }
+}
+
+#[test]
+fn reads_large_heads_to_their_end() {
+    let daemon = with_http("");
+    let fields: Vec<String> = (0..500).map(|n| format!("x-{n}: y")).collect();
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    assert_eq!(exchange(&mut connect(&daemon), HIT, &fields, &body()).json()["degraded"], false);
+    let mut http = connect(&daemon);
+    http.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("{HIT} HTTP/1.1\r\nhost: x\r\ncookie: {}\r\n\r\n", "x".repeat(1_000_000));
+    http.write_all(head.as_bytes()).expect("a proxy takes an error for a daemon that is down");
+    let mut read = String::new();
+    http.read_to_string(&mut read).unwrap();
+    assert!(read.starts_with("HTTP/1.1 431 "), "{read:?}");
+    assert_eq!(metric(&daemon, r#"tidegate_http_answers_total{answer="rejected"}"#), Some(1.0));
+}
+
+#[test]
+fn bounds_the_bodies_of_a_user() {
+    let daemon = with_http("");
+    let half = |_| {
+        let mut http = connect(&daemon);
+        let head = format!("{HIT} HTTP/1.1\r\nhost: x\r\ncontent-length: 524288\r\n\r\n{{");
+        http.write_all(head.as_bytes()).unwrap();
+        http
+    };
+    let halves: Vec<_> = (0..16).map(half).collect();
+    let large = format!("{}{}", body(), " ".repeat(100_000));
+    let status = |body: &str| exchange(&mut connect(&daemon), HIT, &[], body).status;
+    eventually("they take all of 8 MiB", || (status(&large) == 503).then_some(()));
+    assert_eq!(status(&body()), 200, "a small one takes nothing of it");
+    drop(halves);
+    eventually("the bytes are free", || (status(&large) == 200).then_some(()));
 }
 
 #[test]

@@ -72,6 +72,11 @@ fn verdicts() -> Vec<(&'static str, Value, Value)> {
             json!({"domain": "shop", "attributes": {"user": ""}}),
             json!({"verdict": "allow", "rule": null}),
         ),
+        (
+            "hit",
+            json!({"domain": "shop", "attributes": {"user": null}}),
+            json!({"verdict": "allow", "rule": null}),
+        ),
     ]
 }
 
@@ -179,7 +184,7 @@ fn judges_odd_values() {
 
 /// Requests and their bodies, the status and words of the error.
 fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
-    let long = "x".repeat(70_000);
+    let long = "x".repeat(600_000);
     let pairs: Vec<_> = (0..17).map(|number| json!([number.to_string(), "v"])).collect();
     let table: &[(&'static str, &str, u16, &'static str)] = &[
         ("POST /v1/hit", "", 400, "EOF while parsing"),
@@ -229,7 +234,7 @@ fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
         ),
         ("POST /v1/release", r#"{"lease": "x"}"#, 400, "`lease` is the text of digits"),
         ("POST /v1/release", r#"{"lease": "7", "outcome": "fine"}"#, 400, "unknown variant `fine`"),
-        ("POST /v1/hit", &json!({"domain": long}).to_string(), 413, "at most 65536 bytes"),
+        ("POST /v1/hit", &json!({"domain": long}).to_string(), 413, "at most 524288 bytes"),
         ("GET /v1/hit", "", 405, "this path takes POST"),
         ("PUT /v1/auth", "", 405, "this path takes GET, POST"),
         ("GET /v1/auth", "", 404, "no `adapters.http.auth`"),

@@ -140,7 +140,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
         traffic.ask(&mut one, HIT, &json!(["user", one_user]), &[cost]);
         let waited = [json!(1), json!("critical"), json!({"queued_us": 400_000 + 200_000 * turn})];
         traffic.ask(&mut other, HIT, &json!(["user", user(9)]), &waited);
-        let waited = [json!(1), json!("unknown"), json!({"queued_us": 700_000})];
+        let waited = [json!(1), json!("unknown"), json!({"queued_us": 700_000, "max_wait_us": 10})];
         traffic.ask(&mut other, HIT, &json!(["user", user(9)]), &waited);
     }
     one.ask(&json!([5, 1, "app", [["user", user(0)]], 3, {"idem": CANARY}]));
@@ -224,8 +224,9 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
 
     let text = fs::read_to_string(&recording.trace).unwrap();
     assert!(!text.contains(CANARY), "{text}");
-    has(&text, &["\"POST\"", "\"/v1/users/7\"", "10.1.1.7", "\"banned\""]);
-    has(&text, &["\"critical\"", "loop_lag", "\"/healthz\""]);
+    let recorded =
+        r#""POST" "/v1/users/7" 10.1.1.7 "banned" "critical" loop_lag "/healthz" "max_wait_us":10"#;
+    has(&text, &recorded.split(' ').collect::<Vec<_>>());
     // Equal values have equal hashes, and different values different ones.
     let users: Vec<_> = recording
         .lines()
@@ -237,13 +238,16 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     assert!(!daemon.log().contains(CANARY), "{}", daemon.log());
 }
 
+/// A value that JSON writes with escapes.
+const ODD: &str = "/ann/\u{0}\n\u{7f}\u{2028}\"\\ü";
+
 #[test]
 fn hashes_values_of_attributes_that_are_not_clear() {
     let daemon = Plan::new().rules("app.yaml", RULES).start();
     let traced = |arguments: &str| {
         let mut recording = Recording::begin(&daemon, &arguments.replace(' ', ""), arguments);
         let mut wire = daemon.greeted();
-        let ask = |domain: &str| json!([3, 1, domain, [["user", "ann", "path", "/ann/file", "empty", ""]]]);
+        let ask = |domain: &str| json!([3, 1, domain, [["user", "ann", "path", ODD, "empty", ""]]]);
         wire.ask(&ask("other"));
         wire.ask(&ask("app"));
         recording.await_judged(2 - usize::from(arguments.contains("--domain")));
@@ -253,7 +257,8 @@ fn hashes_values_of_attributes_that_are_not_clear() {
         assert_eq!(pairs.len(), 1);
         pairs[0].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(traced("--clear user --clear path"), ["user", "ann", "path", "/ann/file", "empty", ""]);
+    assert_eq!(traced("--clear user --clear path"), ["user", "ann", "path", ODD, "empty", ""]);
+    assert_eq!(replay(&daemon, &daemon.plan.path("--clearuser--clearpath")).0, Some(0));
     let hashed = traced("--domain app");
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
     // A replay names the attributes that its rules match on; a key counts hashes as well as values.
@@ -264,7 +269,7 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     assert!(err.contains(warning), "{err}");
     // An option of the previous version.
     let kept = traced("--keep path,method");
-    assert!(kept[1] != "ann" && kept[3] == "/ann/file", "{kept:?}");
+    assert!(kept[1] != "ann" && kept[3] == ODD, "{kept:?}");
     assert_ne!(kept[1], hashed[1], "each recording has a key of its own");
     daemon.await_log(&["began to record", "the domain app"]);
     daemon.await_log(&["began to record", "but of path, method"]);

@@ -76,6 +76,21 @@ fn why_shows_the_decision_and_charges_nothing() {
 }
 
 #[test]
+fn why_goes_by_the_mode_of_a_switch() {
+    let rules = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, mode: disabled}\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let counts = || {
+        let why = why(&daemon, "api user=u1");
+        (why["checks"].as_array().unwrap().len(), why["others"].as_array().unwrap().len())
+    };
+    assert_eq!(counts(), (0, 1));
+    daemon.run("switch api/per-user enforce");
+    assert_eq!(counts(), (1, 0));
+    daemon.run("switch api/per-user disabled");
+    assert_eq!(counts(), (0, 1));
+}
+
+#[test]
 fn refusals_have_the_digest_of_why_unless_the_rule_is_hidden() {
     let simple = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h}\n";
     let hidden = simple.replace("1/h", "1/h, advertise: false");

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
@@ -31,6 +31,30 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
 /// The exit code, standard output and standard error of a command.
 fn outcome(socket: &Path, arguments: &str) -> (Option<i32>, String, String) {
     outcome_of(&run(socket, &arguments.split(' ').collect::<Vec<_>>()))
+}
+
+#[test]
+fn exit_code_stands_when_output_cannot_be_written() {
+    let daemon = daemon();
+    let (closed, _) = UnixStream::pair().unwrap();
+    closed.shutdown(std::net::Shutdown::Write).unwrap();
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let closed = || Stdio::from(std::os::fd::OwnedFd::from(closed.try_clone().unwrap()));
+    let allowed = &["hit", "api", "user=u1"][..];
+    let refused = &["hit", "api", "user=u1", "--cost", "6"][..];
+    let acquired = &["acquire", "api", "user=u1", "--cost", "6", "--", "true"][..];
+    let missing = &["check", "/nonexistent"][..];
+    for (arguments, code) in
+        [(allowed, 0), (refused, 75), (acquired, 75), (missing, 1), (&["gen", "completions", "bash"][..], 1)]
+    {
+        let mut command = command(&daemon.socket(), arguments);
+        let status = command.stdout(full()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "full: {arguments:?}");
+        // The reader of a pipe may read a part and close it.
+        let code = if code == 1 && arguments != missing { 0 } else { code };
+        let status = command.stdout(closed()).stderr(closed()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "closed: {arguments:?}");
+    }
 }
 
 #[test]
@@ -79,6 +103,7 @@ fn exits_with_2_on_bad_arguments() {
         "hit api user",
         "hit api user=u1 --cost -1",
         "hit api user=u1 --format xml",
+        "hit api user=u1 --timeout 0s",
         // Only the daemon detects these.
         "hit a/b user=u1",
         "hit api bad:key=1",

@@ -3,7 +3,7 @@
 use tidegate::engine::snapshot::SnapshotEntry;
 
 /// One entry of each kind. A snapshot has them as MessagePack: fields in this order, without their names.
-const ENTRIES: [&str; 14] = [
+const ENTRIES: [&str; 15] = [
     r#"{"Rules":1}"#,
     r#"{"Rule":{"identity":1,"quotas":[2,3]}}"#,
     r#"{"Pool":{"name":"web","law":[0.1,0.2,0.3,0.4,0.5],"severity":0.6,"silent_nanos":7,"stepped":8}}"#,
@@ -12,6 +12,7 @@ const ENTRIES: [&str; 14] = [
     r#"{"SlidingWindow":[1,2,[3,4]]}"#,
     r#"{"Log":[1,[[2,3]]]}"#,
     r#"{"Places":[1,2]}"#,
+    r#"{"Shares":[[1,2,3]]}"#,
     r#"{"Block":[1,2]}"#,
     r#"{"Soft":[1,2,3]}"#,
     r#"{"Repeat":[1,{"content_hash":2,"grant":{"at":3,"verdict":"allow","wait":4,"lease":5,"binding":[6,"a",{"limit":7,"window":8,"remaining":9,"reset":10}],"listed":"b","notes":[["Shadow",11]],"all":[[12,{"limit":13,"window":14,"remaining":15,"reset":16}]],"rule_set":1}}]}"#,

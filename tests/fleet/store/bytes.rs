@@ -1,6 +1,6 @@
 //! Encodes values as Redis holds them, to the byte.
 
-use tidegate::fleet::heartbeat::PoolLoad;
+use tidegate::engine::PoolLoad;
 
 use super::Cell;
 use super::heartbeat::{Pool, Said};
@@ -27,13 +27,13 @@ pub(super) fn of_cell(cell: &Cell) -> Vec<u8> {
 }
 
 pub(super) fn of_sums(pool: &Pool) -> Vec<u8> {
-    let (PoolLoad { slots, critical, other }, hosts) = pool.sums;
-    [pool.since, pool.counted, slots, critical, other, hosts].map(u64::to_le_bytes).concat()
+    let (PoolLoad { slots, critical, noncritical }, hosts) = pool.sums;
+    [pool.since, pool.counted, slots, critical, noncritical, hosts].map(u64::to_le_bytes).concat()
 }
 
 pub(super) fn of_said(sent: &Said) -> Vec<u8> {
-    let PoolLoad { slots, critical, other } = sent.load;
-    [sent.epoch, sent.seq, sent.at, slots, critical, other].map(u64::to_le_bytes).concat()
+    let PoolLoad { slots, critical, noncritical } = sent.load;
+    [sent.epoch, sent.seq, sent.at, slots, critical, noncritical].map(u64::to_le_bytes).concat()
 }
 
 fn small(number: u64) -> [u8; 4] {

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolLoad, PoolReport};
+use tidegate::engine::PoolLoad;
+use tidegate::fleet::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolReport};
 use tidegate::fleet::secrets::SecretDigest;
 
 use super::{Kept, bytes};
@@ -136,7 +137,7 @@ fn changed(one: PoolLoad, other: PoolLoad, how: impl Fn(u64, u64) -> u64) -> Poo
     PoolLoad {
         slots: how(one.slots, other.slots),
         critical: how(one.critical, other.critical),
-        other: how(one.other, other.other),
+        noncritical: how(one.noncritical, other.noncritical),
     }
 }
 

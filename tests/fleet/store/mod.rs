@@ -33,7 +33,7 @@ pub struct Store {
     permits: HashMap<(u8, [u8; 16]), Kept<PermitSet>>,
     windows: HashMap<(u8, [u8; 16]), Kept<WindowCell>>,
     heartbeats: heartbeat::Heartbeats,
-    versions: HashMap<[u8; 16], Kept<version::Versions>>,
+    versions: HashMap<u64, Kept<version::Versions>>,
 }
 
 /// A value with an expiry.
@@ -64,10 +64,10 @@ impl Store {
                 ScriptReply::Heartbeat(self.heartbeats.heartbeat(heartbeat, now_us))
             }
             ScriptCommand::Version(command) => {
-                let kept = self.versions.get(&command.rule).and_then(|kept| kept.at(now_us)).cloned();
+                let kept = self.versions.get(&command.budget).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();
                 let number = versions.number(command);
-                self.versions.insert(command.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
+                self.versions.insert(command.budget, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
                 ScriptReply::Version(number)
             }
         }
@@ -261,9 +261,9 @@ impl Store {
         sets.filter(|(_, (members, _))| !members.is_empty()).collect()
     }
 
-    /// Returns the versions of one rule as Redis holds them.
-    pub fn versions_of(&self, rule: [u8; 16]) -> Option<BTreeMap<String, u64>> {
-        self.versions.get(&rule).map(|kept| kept.value.fields())
+    /// Returns the versions of one budget as Redis holds them.
+    pub fn versions_of(&self, budget: u64) -> Option<BTreeMap<String, u64>> {
+        self.versions.get(&budget).map(|kept| kept.value.fields())
     }
 
     /// Returns the live hosts, each with its last heartbeat in milliseconds.

@@ -190,3 +190,20 @@ fn fast_path_decides_and_counts_like_the_general_path() {
     let counts = fast.2.iter().map(|rule| rule.outcomes().map(|count| count.min(200)));
     assert_eq!(counts.collect::<Vec<_>>(), [[200, 200, 0], [200, 0, 200], [200, 200, 0], [200, 200, 0]]);
 }
+
+#[test]
+fn retry_outlasts_soft_part_that_ends_before_another_rule_passes() {
+    let day = "name: day, key: [u], algorithm: fixed_window, rate: 1/day";
+    let mut bench = Bench::new(&format!(
+        "  - {{name: short, key: [u], rate: 2/4s}}\n  - {{{day}, over: {{soft: 400%, for: 1s}}}}\n"
+    ));
+    let next_day = 86_400 * S;
+    bench.check(&[
+        (0, "u=1", 1, "allow day 0/1"),
+        (0, "u=1", 1, "allow short 0/2 [over day]"),
+        // The bucket has a token in 2 s, a second after the end of the soft part.
+        (0, "u=1", 1, "limit short 0/2 after 86400000000"),
+        (next_day - 1, "u=1", 1, "limit day 0/1 after 1"),
+        (next_day, "u=1", 1, "allow day 0/1"),
+    ]);
+}

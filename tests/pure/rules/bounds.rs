@@ -86,3 +86,21 @@ fn cuts_long_line_around_the_span() {
         assert!(page.contains(&format!("rules.yaml:1:{}", problem.position.column)), "{page}");
     }
 }
+
+#[test]
+fn warns_of_many_rules_that_each_request_is_compared_with() {
+    let rules = |count: usize, condition: &str| {
+        let rules = (0..count).map(|n| format!("- {{name: r{n}, key: [], rate: 1/s, match: {condition}}}\n"));
+        format!("domain: api\nlimits:\n{}", rules.collect::<String>())
+    };
+    for (count, condition, is_warned) in [
+        (1_001, "{path: ['*x*', {not: x}]}", true),
+        (1_001, "{path: '*x*', method: GET}", false),
+        (1_000, "{path: '*x*'}", false),
+    ] {
+        let problems = read_text("rules.yaml", &rules(count, condition)).problems;
+        let warned =
+            problems.iter().any(|problem| problem.message.contains("1001 rules have no exact value"));
+        assert_eq!(warned, is_warned, "{count} {condition}");
+    }
+}

@@ -55,6 +55,13 @@ fn reads_only_yaml_files() {
         &[],
         &[],
     );
+    let name = "x\n2026-01-01 INFO all is well.yaml";
+    check(
+        &[(name, b"")],
+        "",
+        &[],
+        &["x\u{fffd}2026-01-01 INFO all is well.yaml:1:1: error: the file is empty"],
+    );
     check(&[(".yaml", API_BAD), ("yaml", API_BAD)], "", &[], &["no rules files in this directory"]);
 }
 

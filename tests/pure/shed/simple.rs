@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::clock::Micros;
-use tidegate::shed::FleetSums;
+use tidegate::shed::PoolLoad;
 use tidegate::shed::mapping::utilization;
 use tidegate::shed::queue_age::is_too_old;
 
@@ -52,7 +52,7 @@ fn maximum_here_is_fleet_part_less_other_hosts() {
         (u64::MAX, u64::MAX, u32::MAX, 0, 0),
     ];
     for (slots, others, here, reserve, most) in table {
-        let elsewhere = FleetSums { slots, critical: 5, noncritical: others };
+        let elsewhere = PoolLoad { slots, critical: 5, noncritical: others };
         assert_eq!(
             elsewhere.noncritical_max_here(here, reserve),
             most,
@@ -97,7 +97,7 @@ proptest! {
     #[test]
     fn reserve_is_exact(slots in any::<u32>(), reserve in 0_u16..=1_000) {
         let exact = u64::from(slots) * u64::from(1_000 - reserve);
-        let most = u64::from(FleetSums::default().noncritical_max_here(slots, reserve)) * 1_000;
+        let most = u64::from(PoolLoad::default().noncritical_max_here(slots, reserve)) * 1_000;
         prop_assert!(most <= exact && exact < most + 1_000);
     }
 }

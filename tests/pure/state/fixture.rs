@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Amount, ConnectionParams, Decision, Engine, Session, WorkOutcome};
+use tidegate::engine::{Amount, ConnectionParams, Decision, Engine, HashKey, Session, WorkOutcome};
 use tidegate::state::{Moment, RestoreResult, SnapshotError, SnapshotKey, read_tables, write_tables};
 
 pub(crate) use crate::bench::Ask;
@@ -40,8 +40,10 @@ impl DerefMut for Fixture {
     }
 }
 
+/// An engine of a host that does not reach the Redis of its fleet.
 pub(crate) fn engine() -> Engine {
     let engine = Engine::new(options());
+    engine.join_fleet(HashKey::from_bytes([9; 16]));
     engine.set_elastic_room(true);
     engine
 }

@@ -30,6 +30,8 @@ const LIMITS: &[&str] = &[
     "{name: refunded, key: [u], rate: 1/s, burst: 1{b}, refund_on: ok}",
     "{name: shadowed, key: [v], rate: 2/s, burst: 3, mode: shadow, warn_at: 50%}",
     "{name: counted, key: [u], algorithm: fixed_window, rate: {a}/3s, refused: counted}",
+    "{name: share, key: [u], rate: 4/s, burst: {a}, scope: fleet}",
+    "{name: share-of-day, key: [v], algorithm: fixed_window, rate: 9{b}/day, scope: fleet}",
     "{name: overridden, key: [v], rate: 3/s, burst: {a}, overrides: [{match: {v: b}, rate: 9/s, burst: {b}}]}",
 ];
 

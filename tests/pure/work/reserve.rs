@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::engine::{FleetSums, OtherHostsSums, OtherHostsView, Session};
+use tidegate::engine::{OtherHostsSums, OtherHostsView, PoolLoad, Session};
 
 use super::fixture::{Ask, Fixture, ms, s};
 
@@ -43,7 +43,7 @@ fn reports_slots_leases_and_refusals_since_the_last_report() {
 
 #[test]
 fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
-    let sums = FleetSums { slots: 20, critical: 1, noncritical: 3 };
+    let sums = PoolLoad { slots: 20, critical: 1, noncritical: 3 };
     // The maximum in the reply; then leases of lower priorities at each time, where this host alone has
     // eight.
     for (most, early, late, alone) in [(3, 3, 3, 8), (9, 9, 8, 8), (99, 10, 8, 8), (0, 0, 0, 8)] {
@@ -74,7 +74,7 @@ fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
 #[test]
 fn slots_added_since_reply_stay_local() {
     let (mut fixture, session) = Fixture::with_session(RULES, 10);
-    let sums = FleetSums { slots: 20, critical: 0, noncritical: 0 };
+    let sums = PoolLoad { slots: 20, critical: 0, noncritical: 0 };
     fixture.engine.set_other_hosts_sums(
         "web",
         OtherHostsSums { sums, noncritical_max: 5, local_max: 8, reported_at: s(0).at },

@@ -296,14 +296,41 @@ fn elastic_requests_pass_while_pool_has_room() {
     let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
     let (mut fixture, session) = Fixture::with_session(&format!("{limits}{}", rules("workers: {}")), 10);
     let ask = ask("user=a", "get");
-    assert_eq!(fixture.ask(&session, s(0), ask).line, "allow per-user 0/1");
-    // The utilization is unknown yet, so the elastic part is closed.
-    assert!(fixture.ask(&session, s(0), ask).line.starts_with("limit per-user"));
     (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
+    assert_eq!(fixture.ask(&session, s(10), ask).line, "allow per-user 0/1");
     assert_eq!(fixture.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
     run(&mut fixture, &session, 10, 20, 10);
     fixture.engine.tick(s(20));
     assert!(fixture.ask(&session, s(20), ask).line.starts_with("limit per-user"));
+}
+
+#[test]
+fn busy_slots_decide_on_elastic_requests_before_a_measurement() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    let shed = rules("workers: {}");
+    let (mut fixture, session) = Fixture::with_session(&format!("{limits}{shed}"), 10);
+    let ask = |user| ask(user, "get");
+    for line in ["allow per-user 0/1", "allow per-user 0/1 [over per-user]"] {
+        assert_eq!(fixture.ask(&session, s(0), ask("user=a")).line, line, "before the first tick");
+    }
+    // With these, seven of ten slots are busy: not below `good`.
+    for _ in 0..5 {
+        assert_eq!(fixture.ask(&session, s(0), ask("job=worker")).line, "allow");
+    }
+    assert_eq!(fixture.ask(&session, s(0), ask("user=a")).line, "limit per-user 0/1");
+
+    // No process was there within the measured time.
+    let mut fixture = Fixture::new(&format!("{limits}{shed}"));
+    (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
+    let session = fixture.session(1, 10, s(10));
+    for line in ["allow per-user 0/1", "allow per-user 0/1 [over per-user]"] {
+        assert_eq!(fixture.ask(&session, s(10), ask("user=a")).line, line, "after an idle time");
+    }
+    // Where no process reports its slots, no share of them can be below `good`.
+    let (mut fixture, session) = Fixture::with_session(&format!("{limits}{shed}"), 0);
+    for line in ["allow per-user 0/1", "limit per-user 0/1"] {
+        assert_eq!(fixture.ask(&session, s(0), ask("user=a")).line, line, "without slots");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
@@ -90,6 +90,7 @@ pub(crate) struct Asked {
 /// A client that sends requests until stopped.
 pub(crate) struct Caller {
     stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
     thread: JoinHandle<Vec<Asked>>,
 }
 
@@ -98,6 +99,8 @@ impl Caller {
     pub(crate) fn start(socket: PathBuf, caller: &'static str, at_once: u64, pause: Duration) -> Caller {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let answered = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&answered);
         let thread = std::thread::spawn(move || {
             let mut wire = Wire::greeted(&socket);
             let mut asked = Vec::new();
@@ -109,12 +112,20 @@ impl Caller {
                     let reply = wire.hear().expect("an answer");
                     let at = read_boot_nanos();
                     asked.push(Asked { at, took: at - began, passed: verdict_of(&reply) == ALLOW });
+                    counted.store(asked.len(), Ordering::Relaxed);
                 }
                 sleep(pause);
             }
             asked
         });
-        Caller { stop, thread }
+        Caller { stop, answered, thread }
+    }
+
+    /// Waits until this number of further requests has been answered.
+    pub(crate) fn await_more(&self, count: usize) {
+        let answered = || self.answered.load(Ordering::Relaxed);
+        let enough = answered() + count;
+        eventually(&format!("{count} more answers"), || (answered() >= enough).then_some(()));
     }
 
     /// Stops it; returns all its requests.

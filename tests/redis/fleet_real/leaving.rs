@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::daemon::{Daemon, eventually};
-use super::hosts::{LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
+use super::hosts::{CUT_OFF, LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
 use super::redis_server::Redis;
 use super::wire::{hit, verdict_of};
 
@@ -26,7 +26,7 @@ pub(crate) fn left(redis: &Redis) -> i64 {
 #[test]
 fn restarted_host_grants_a_spent_caller_nothing() {
     let redis = Redis::start(&[]);
-    let mut hosts = hosts(1, &redis.url(), &rules("10/day", 10, ""));
+    let mut hosts = hosts(1, &redis.url(), &rules("10/day", 10, "wait: 50ms"));
     let passed = |host: &Daemon, tries: u64| {
         let mut wire = host.greeted();
         (0..tries).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count()
@@ -37,6 +37,32 @@ fn restarted_host_grants_a_spent_caller_nothing() {
         let plan = hosts.pop().unwrap().plan;
         hosts.push(plan.start());
         assert_eq!(passed(&hosts[0], 12), 0, "after restart {restart}");
+    }
+}
+
+#[test]
+fn restart_in_outage_gives_no_share_twice() {
+    const BURST: u32 = 20;
+    let mut redis = Redis::start(&[]);
+    let mut hosts = hosts(1, &redis.url(), &rules("20/day", BURST, "wait: 50ms"));
+    let mut passed = [0; 2];
+    let mut ask = |host: &Daemon, tries: [u64; 2]| {
+        let mut wire = host.greeted();
+        for ((caller, tries), passed) in ["spent", "in-use"].into_iter().zip(tries).zip(&mut passed) {
+            *passed += (0..tries).filter(|id| verdict_of(&wire.ask(&hit(*id, caller))) == 0).count();
+        }
+        passed
+    };
+    assert!(ask(&hosts[0], [30, 12])[0] > 0, "with Redis");
+    redis.kill();
+    hosts[0].await_log(&[CUT_OFF]);
+    ask(&hosts[0], [30, 3]);
+    for restart in 0..3 {
+        end(&mut hosts);
+        let plan = hosts.pop().unwrap().plan;
+        hosts.push(plan.start());
+        let passed = ask(&hosts[0], [30, 30]);
+        assert!(passed.iter().all(|passed| *passed <= BURST as usize), "{passed:?} after restart {restart}");
     }
 }
 

@@ -33,6 +33,9 @@ fn ask(hosts: &[Daemon], caller: &'static str, pause: Duration) -> Vec<Caller> {
 /// Tokens that three hosts hold for a second of this demand.
 const LAPSED_MAX: i64 = 750;
 
+/// Requests of each host after the move: more than a second of them.
+const ASKED_AFTER: usize = 125;
+
 #[test]
 fn moved_slot_conserves_tokens() {
     let cluster = Three::start();
@@ -55,7 +58,8 @@ fn moved_slot_conserves_tokens() {
         sleep(Duration::from_millis(20));
     }
     cluster.end_move(&slot, from, to);
-    sleep(Duration::from_millis(1_000));
+    // By requests, not by time: on a busy machine a caller may send a few in a second.
+    callers.iter().for_each(|caller| caller.await_more(ASKED_AFTER));
     let asked: Vec<_> = callers.into_iter().map(Caller::stop).collect();
     for host in &hosts {
         eventually("Redis is heard", || (count_log(host, LINKED) > count_log(host, CUT_OFF)).then_some(()));
@@ -63,8 +67,10 @@ fn moved_slot_conserves_tokens() {
     sleep(Duration::from_millis(500));
     end(&mut hosts);
     let (admitted, left) = (passed(&asked).len(), left(&cluster.0[to]));
-    eprintln!("{admitted} passed, {left} left");
-    assert!(admitted > 100, "{admitted}");
+    let all: usize = asked.iter().map(Vec::len).sum();
+    eprintln!("{admitted} of {all} passed, {left} left");
+    // The first requests find no tokens.
+    assert!(admitted > all / 2, "{admitted} of {all}");
     // The tokens of a host without CPU time for two seconds have expired.
     let not_admitted = 3_000 - i64::try_from(admitted).unwrap();
     assert!((not_admitted - LAPSED_MAX..=not_admitted).contains(&left), "{left} of {not_admitted}");

@@ -5,11 +5,11 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
 use tidegate::clock::Timestamp;
+use tidegate::engine::PoolLoad;
 use tidegate::fleet::cell::{
     AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
 use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
-use tidegate::fleet::heartbeat::PoolLoad;
 use tidegate::fleet::permits::PermitRequest;
 use tidegate::fleet::window::{CellWindow, WindowRequest};
 
@@ -261,8 +261,11 @@ fn any_permits() -> impl Strategy<Value = PermitRequest> {
 
 fn any_load() -> impl Strategy<Value = PoolLoad> {
     let count = || prop_oneof![5 => 0_u64..100, 1 => 0_u64..1_000_000_000_001];
-    let load =
-        (count(), count(), count()).prop_map(|(slots, critical, other)| PoolLoad { slots, critical, other });
+    let load = (count(), count(), count()).prop_map(|(slots, critical, noncritical)| PoolLoad {
+        slots,
+        critical,
+        noncritical,
+    });
     prop_oneof![5 => load, 1 => Just(PoolLoad::default())]
 }
 

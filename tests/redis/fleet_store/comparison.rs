@@ -159,7 +159,8 @@ impl Twins {
             Act::Heartbeat { host, number, pools, secret } => self.heartbeat(*host, *number, pools, *secret),
             Act::Version { rule, cell_quota, before } => {
                 let before = before.map(|(cell_quota, known)| (fingerprint(cell_quota), known));
-                let version = VersionCommand { rule: [*rule; 16], numbers: fingerprint(*cell_quota), before };
+                let version =
+                    VersionCommand { budget: (*rule).into(), numbers: fingerprint(*cell_quota), before };
                 self.execute(&ScriptCommand::Version(version)).map(drop)
             }
             Act::Evict { key } => {
@@ -269,7 +270,7 @@ impl Twins {
         for rule in 0..2 {
             let fields: BTreeMap<String, u64> =
                 redis::cmd("HGETALL").arg(version_name(rule)).query(&mut self.redis).unwrap();
-            let expected = self.store.versions_of([rule; 16]).unwrap_or_default();
+            let expected = self.store.versions_of(rule.into()).unwrap_or_default();
             if fields != expected {
                 return Err(format!("{fields:?} in Redis and {expected:?} in Rust"));
             }
@@ -319,7 +320,7 @@ impl Twins {
             names.extend(store.sets().into_keys());
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
-            let kept = |rule: &u8| store.versions_of([*rule; 16]).is_some();
+            let kept = |rule: &u8| store.versions_of((*rule).into()).is_some();
             names.extend((0..2).filter(kept).map(version_name));
             names
         };
@@ -397,7 +398,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn version_name(rule: u8) -> String {
-    format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))
+    format!("tg:{{tm}}:v:{}", hex(&u128::from(rule).to_le_bytes()))
 }
 
 /// Longer than any test.

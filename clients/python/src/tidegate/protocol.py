@@ -207,7 +207,8 @@ def _descriptor(given: Any) -> bytes:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise Fault("attributes are a mapping, or pairs of a name and a value", "invalid")
         name, value = pair
-        short = value.__class__ is str and len(value) < 100 and name.__class__ is str
+        # Not `__class__`, by which a lazy object, such as Django's request.user, evaluates itself and may raise.
+        short = type(value) is str and len(value) < 100 and type(name) is str
         if encoded := _known_pair(name, value) if short else _pair(name, value):
             if len(pairs) == PAIRS_MAX:
                 raise Fault(f"more than {PAIRS_MAX} attributes", "invalid")
@@ -226,21 +227,22 @@ _known_pair = functools.lru_cache(4_096)(_pair)  # only for short texts, which r
 
 def _text(value: object, name: object = "idem") -> bytes:
     """Returns the text of a value in UTF-8; empty for None."""
-    if isinstance(value, bytes):
-        text = value.decode("utf-8", "replace")
-    elif value.__class__ is int and value.bit_length() > 10_000:
-        text = hex(value)  # Python refuses to convert such a number to decimal
-    else:
-        try:
+    try:
+        if isinstance(value, bytes):
+            text = value.decode("utf-8", "replace")
+        elif type(value) is int and value.bit_length() > 10_000:
+            text = hex(value)  # Python refuses to convert such a number to decimal
+        else:
             text = "" if value is None else str(value)
-        except Exception as error:
-            if beside("signals", "from_signal", bool)(error):
-                raise
-            raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
-        # Each object, and each function, would be another caller.
-        if value.__class__ is not str and _ADDRESS.search(text):
-            raise Fault(f"the attribute {name!s:.64} has no text; help: send its id", "invalid")
-    return (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
+        text, shown = text.lower() if isinstance(value, bool) else text, value.__class__
+    except Exception as error:
+        if beside("signals", "from_signal", bool)(error):
+            raise
+        raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
+    # Each object, and each function, would be another caller.
+    if shown is not str and not isinstance(value, bytes) and _ADDRESS.search(text):
+        raise Fault(f"the attribute {name!s:.64} has no text; help: send its id", "invalid")
+    return text.encode("utf-8", "replace")
 
 
 def _cut(raw: bytes, kept: int) -> bytes:

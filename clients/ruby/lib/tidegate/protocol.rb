@@ -213,9 +213,8 @@ module Tidegate
         out << name
         size < 32 ? out << (0xa0 | size) << value : head(:str, size, out) << value
         count += 1
+        raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
       end
-      raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
-
       count < 8 ? out.setbyte(at, 0x90 | (2 * count)) : out[at, 1] = [0xdc, 2 * count].pack("Cn")
     end
 
@@ -225,6 +224,7 @@ module Tidegate
       text.bytesize > most ? "#{text.byteslice(0, kept).scrub('')}~#{digest(text)}" : text
     end
 
+    def object?(value) = Object === value # not a BasicObject
     def digest(text) = Digest::SHA256.hexdigest(text)[0, 32]
 
     # Returns an idempotency key as text or bytes, shortened by a digest above 64 bytes; nil if empty.
@@ -266,7 +266,8 @@ module Tidegate
     # Returns descriptors as pairs of names and texts, without empty ones.
     def pairs(given)
       given = [given] unless given.instance_of?(Array) && given.first.is_a?(Hash)
-      given.map { |one| fields(one).map { |name, value| [name.to_s, text(value)] }.reject { |_, text| text.empty? } }
+      texts = given.map { |one| fields(one).map { |name, value| [utf8(name.to_s), text(value)] } }
+      texts.map { |pairs| pairs.reject { |_, text| text.empty? } }
     end
 
     # Replaces the longest values of the descriptors by digests until they are `over` bytes shorter.
@@ -419,9 +420,9 @@ module Tidegate
     # @param outcome [String, Symbol]
     def release(outcome = "ok")
       Thread.handle_interrupt(NEVER) do
+        outcome = Wire.object?(outcome) ? OUTCOMES.fetch(outcome.to_s, 1) : 1
         lease, given[7] = given[7], nil
         @reference ||= lease
-        outcome = OUTCOMES.fetch(outcome.to_s, 1)
         @connection&.client&.__send__(:release_lease, lease, outcome, @connection, given[-1]) if lease
       end && nil
     end

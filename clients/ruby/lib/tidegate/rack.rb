@@ -12,6 +12,7 @@ require_relative "../tidegate"
 require_relative "evaluate"
 require_relative "rack/caller"
 require_relative "rack/body"
+require_relative "rack/rails_route"
 
 module Tidegate
   # The middleware for Rack, so for Rails.
@@ -19,7 +20,8 @@ module Tidegate
     # Checks every request before `app` runs, and adds limit headers to every response but redirects. Functions get env;
     # if one raises, the request is checked without its value, and the client logs it once.
     #
-    # `client`: default: the program's, `Tidegate.client`. `user`: function to the caller's name or nil. `attributes`:
+    # `client`: default: the program's, `Tidegate.client`. `user`: function to the caller's name or nil. `route`: true:
+    # the attribute `route` is the pattern that Rails will match; or a function to that of another router. `attributes`:
     # further attributes: a function, or a Hash from names to functions or header names. `descriptors`: function to an
     # Array of Hashes, further descriptors. `cost`, `priority`: a value or a function. `exempt`: function; true: no
     # check. `outcome`: function from the status to ok, error or dropped. `on_refused`: gets env and the decision;
@@ -35,20 +37,22 @@ module Tidegate
     class Middleware
       def initialize(app, client: nil, domain: "web", user: nil, attributes: nil, descriptors: nil, cost: 1,
                      priority: nil, exempt: nil, outcome: nil, on_refused: nil, on_failure: "allow",
-                     trusted_proxies: nil, instrument: nil, headers: "both", fallback: nil)
+                     trusted_proxies: nil, instrument: nil, headers: "both", fallback: nil, route: nil)
         Wire.check_name(domain, "domain")
         Wire.check_cost(cost)
         @fallback = Fallback.from(fallback)
         @app, @client, @domain = app, client, domain
         @outcome, @on_refused, @instrument = outcome, on_refused, instrument
-        @given = { exempt: exempt, user: user, attributes: attributes_of(attributes), descriptors: descriptors,
-                   cost: cost, priority: priority, on_failure: on_failure_of(on_failure) }.freeze
+        route = Rack.method(:rails_route) if route == true
+        @given = { exempt: exempt, user: user, route: route, attributes: attributes_of(attributes),
+                   descriptors: descriptors, cost: cost, priority: priority,
+                   on_failure: on_failure_of(on_failure) }.freeze
         @left_out = LEFT_OUT.fetch(headers.to_s) do
           raise ArgumentError, "headers is draft, legacy, both or none, not #{headers.inspect[0, 99]}"
         end
         @caller = Caller.new(trusted_proxies)
-        functions(exempt: exempt, user: user, descriptors: descriptors, outcome: outcome, on_refused: on_refused,
-                  instrument: instrument)
+        functions(exempt: exempt, user: user, route: route, descriptors: descriptors, outcome: outcome,
+                  on_refused: on_refused, instrument: instrument)
         functions(attributes: attributes) unless attributes.is_a?(Hash)
       end
 
@@ -97,7 +101,7 @@ module Tidegate
       end
 
       def descriptors(client, env, given)
-        route = env["action_dispatch.route_uri_pattern"] || env["sinatra.route"]
+        route = given[:route] || env["action_dispatch.route_uri_pattern"] || env["sinatra.route"]
         first = { "method" => env["REQUEST_METHOD"], "path" => Rack.path(env), "route" => route,
                   "ip" => @caller.address(env, client), "user" => given[:user], "user_agent" => env["HTTP_USER_AGENT"] }
         given[:attributes]&.each { |name, value| first[name.to_s] = value }

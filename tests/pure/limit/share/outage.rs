@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::clock::Micros;
-use tidegate::limit::share::{Fallback, FleetStatus, RemoteCheckWait, ShareQuota, ShareState};
+use tidegate::limit::share::{CompactShare, Fallback, FleetStatus, RemoteCheckWait, ShareQuota, ShareState};
 use tidegate::limit::{Outcome, Rate, token_bucket};
 
 use super::{MICRO, SECOND, ask, at, drain, joined, settled, shared, synced};
@@ -73,6 +73,41 @@ fn debt_after_outage_excludes_earlier_charges() {
     assert!(!share.take_sync_due());
     fleet_status.set_redis_reachable(true);
     assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 0, "nothing was admitted");
+}
+
+/// The share as a host has it that starts again, in an outage, with its snapshot.
+fn restarted(share: ShareState, quota: &ShareQuota) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
+    let (scale, now) = (quota.bucket().scale(), at(1_000));
+    let buckets = CompactShare::new(share, quota, now).outage_buckets(scale, now);
+    let (quota, fleet_status, _) = daily(0);
+    fleet_status.set_redis_reachable(false);
+    let share = buckets.map_or_else(
+        || CompactShare::fresh(&quota, now),
+        |buckets| CompactShare::in_outage(buckets, scale, now),
+    );
+    let share = share.unfold(&quota, now);
+    (quota, fleet_status, share)
+}
+
+#[test]
+fn restart_keeps_what_is_left_of_share_and_owes_it_once() {
+    for (left, before, after) in
+        [(10, 5, 0), (10, 0, 5), (8, 3, 1), (4, 2, 0), (4, 0, 2), (1, 0, 0), (0, 0, 0)]
+    {
+        let (quota, fleet_status, mut share) = daily(left);
+        if before > 0 {
+            fleet_status.set_redis_reachable(false);
+            assert_eq!((0..before).filter(|_| ask(&mut share, &quota, at(900), 1)).count(), before);
+        }
+        let (quota, _, mut share) = restarted(share, &quota);
+        let case = format!("{left} left in Redis, {before} admitted before the restart");
+        assert_eq!(drain(&mut share, &quota, at(1_000)), after, "{case}");
+        let (quota, fleet_status, mut again) = restarted(share, &quota);
+        assert_eq!(drain(&mut again, &quota, at(1_000)), 0, "{case}, and a second restart");
+        fleet_status.set_redis_reachable(true);
+        let owed = u32::try_from(before).unwrap() + after;
+        assert_eq!(again.report(&quota, at(2_000), 0).0.debt, owed, "{case}");
+    }
 }
 
 #[test]

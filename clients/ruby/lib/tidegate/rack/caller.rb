@@ -85,7 +85,7 @@ module Tidegate
       end
 
       def parsed(hop)
-        hop.match?(/\A[\h:.]+\z/) ? IPAddr.new(hop) : nil
+        hop.match?(/\A[\h:.]+(%[\w.-]+)?\z/) ? IPAddr.new(hop) : nil # a link-local one may have a zone: fe80::1%eth0
       rescue IPAddr::Error
         nil
       end

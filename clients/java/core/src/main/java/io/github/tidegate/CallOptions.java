@@ -23,10 +23,11 @@ public record CallOptions(Cost cost, List<? extends Map<String, ?>> descriptors,
     /** The defaults. */
     public static final CallOptions NONE = new CallOptions(Cost.ONE, List.of(), null, null, null, null, OnFailure.ALLOW, null);
 
-    /** Checks the cost: an IllegalArgumentException if it is negative. */
+    /** Replaces null by the default, and checks the cost: an IllegalArgumentException if it is negative. */
     public CallOptions {
-        Objects.requireNonNull(onFailure, "onFailure");
-        descriptors = List.copyOf(descriptors);
+        cost = cost == null ? Cost.ONE : cost;
+        descriptors = descriptors == null ? List.of() : descriptors.stream().filter(Objects::nonNull).toList();
+        onFailure = onFailure == null ? OnFailure.ALLOW : onFailure;
         cost.checkNotNegative();
         if (idem != null && !(idem instanceof String || idem instanceof byte[])) {
             throw new IllegalArgumentException("idem is a String or a byte[]");

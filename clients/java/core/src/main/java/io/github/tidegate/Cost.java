@@ -3,6 +3,7 @@ package io.github.tidegate;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Objects;
 
 /**
  * Amounts by unit. A cost above 2^32 - 1 is refused by the daemon for good.
@@ -16,8 +17,11 @@ public record Cost(Map<String, Long> units) {
     /** One request. */
     public static final Cost ONE = of(1);
 
-    /** Makes an immutable copy. */
+    /** Makes an immutable copy: an IllegalArgumentException if it or an amount is null, since no rule would check it. */
     public Cost {
+        if (units == null || units.values().stream().anyMatch(Objects::isNull)) {
+            throw new IllegalArgumentException("a cost has an amount for each of its units");
+        }
         units = Collections.unmodifiableMap(new LinkedHashMap<>(units));
     }
 
@@ -28,7 +32,7 @@ public record Cost(Map<String, Long> units) {
 
     /** Returns an amount of a unit, such as {@code tokens}. */
     public static Cost of(String unit, long amount) {
-        return new Cost(Map.of(unit, amount));
+        return new Cost(Collections.singletonMap(unit, amount));
     }
 
     /** Returns these amounts and another. */

@@ -147,10 +147,10 @@ public record Decision(
         release(Outcome.OK);
     }
 
-    /** Ends the lease; does nothing without a lease or the second time. Does not wait for the daemon. */
+    /** Ends the lease (null: <i>error</i>); does nothing without a lease or the second time. Does not wait for the daemon. */
     public void release(Outcome outcome) {
         if (grant != null) {
-            grant.release(outcome);
+            grant.release(outcome == null ? Outcome.ERROR : outcome);
         }
     }
 

@@ -23,8 +23,14 @@ public final class Guard<R> {
      * @param path decoded, as {@link #path} returns it
      * @param peer address of the peer; null or empty for a Unix socket
      * @param header value of a header, by its name in small letters
+     * @param route the pattern that the framework matched
      */
-    public record Seen(String method, String path, String peer, Function<String, String> header) {}
+    public record Seen(String method, String path, String peer, Function<String, String> header, String route) {
+        /** Makes one without a route. */
+        public Seen(String method, String path, String peer, Function<String, String> header) {
+            this(method, path, peer, header, null);
+        }
+    }
 
     private final TidegateClient client;
     private final String domain;
@@ -41,7 +47,7 @@ public final class Guard<R> {
         }
         this.client = java.util.Objects.requireNonNull(client, "client");
         this.domain = domain;
-        this.options = options;
+        this.options = java.util.Objects.requireNonNull(options, "options");
     }
 
     /** Returns the decision; null if the request is exempt. */
@@ -140,6 +146,8 @@ public final class Guard<R> {
         Map<String, Object> attributes = new LinkedHashMap<>();
         attributes.put("method", seen.method());
         attributes.put("path", seen.path());
+        String route = value("route", () -> options.route.apply(request), null);
+        attributes.put("route", route != null ? route : seen.route());
         attributes.put("ip", address(seen));
         attributes.put("user", value("user", () -> options.user.apply(request), null));
         attributes.put("user_agent", seen.header().apply("user-agent"));
@@ -155,16 +163,12 @@ public final class Guard<R> {
         Double queued = options.proxies.queued(seen.peer(), seen.header().apply("x-request-start"), System.currentTimeMillis());
         CallOptions given;
         try {
-            given = new CallOptions(cost == null ? Cost.ONE : cost, descriptors == null ? List.of() : descriptors, priority, null,
-                    queued == null ? null : Duration.ofNanos((long) (queued * 1e6)), null, onFailure, options.fallback);
-        } catch (IllegalArgumentException | NullPointerException invalid) { // a function returned something invalid
-            return client.refuse(Fault.invalid(String.valueOf(invalid.getMessage())), domain);
+            given = new CallOptions(cost, descriptors, priority, null, queued == null ? null : Duration.ofNanos((long) (queued * 1e6)),
+                    null, onFailure, options.fallback);
+        } catch (IllegalArgumentException invalid) { // a function returned a negative cost
+            return client.refuse(Fault.invalid(invalid.getMessage()), domain);
         }
-        try {
-            return client.acquire(domain, attributes, given);
-        } catch (RuntimeException error) { // an attribute without a text
-            return client.refuse(Fault.invalid("reading a request threw " + error.getClass().getSimpleName()), domain);
-        }
+        return client.acquire(domain, attributes, given);
     }
 
     private OnFailure onFailure(R request, String path) {

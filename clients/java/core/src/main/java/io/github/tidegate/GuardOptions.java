@@ -38,6 +38,7 @@ public final class GuardOptions<R> {
     }
 
     Function<R, ?> user = request -> null;
+    Function<R, String> route = request -> null;
     Function<R, ? extends Map<String, ?>> attributes = request -> Map.of();
     final Map<String, Function<R, ?>> named = new LinkedHashMap<>();
     Function<R, ? extends List<? extends Map<String, ?>>> descriptors = request -> List.of();
@@ -56,6 +57,12 @@ public final class GuardOptions<R> {
     /** The caller's name, from your server's knowledge, such as the session; null: unknown. */
     public GuardOptions<R> user(Function<R, ?> value) {
         user = value;
+        return this;
+    }
+
+    /** The pattern of the route that handles the request; null: the one that the framework knows, if it does. */
+    public GuardOptions<R> route(Function<R, String> value) {
+        route = value;
         return this;
     }
 
@@ -165,7 +172,7 @@ public final class GuardOptions<R> {
 
     /** The limit headers; both by default. Never on redirects, and never over the application's own. */
     public GuardOptions<R> headers(Headers value) {
-        headers = value;
+        headers = Objects.requireNonNull(value, "headers");
         return this;
     }
 }

@@ -5,9 +5,11 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * A request as it is sent, and its bytes. Uses no socket and no clock.
@@ -20,6 +22,7 @@ record Request(int op, String domain, List<List<String>> descriptors, Cost cost,
     static final int FRAME_MAX = 16_384;
     private static final int VALUE_MAX = 1_024, VALUE_KEPT = 960, NAME_MAX = 64, IDEM_MAX = 64, IDEM_KEPT = 30, DIGESTED = 33;
     private static final int PAIRS_MAX = 16, DESCRIPTORS_MAX = 8;
+    private static final int PARTS_MAX = 65_536; // of a value, such as the elements of a List
     private static final int ID_ROOM = 11; // array, op and the longest id
 
     /** Elements of a request after its id, encoded. */
@@ -93,10 +96,10 @@ record Request(int op, String domain, List<List<String>> descriptors, Cost cost,
                     texts.add(checkName(name));
                     texts.add(utf8(text).length > VALUE_MAX ? digest(text, VALUE_KEPT) : text);
                 }
+                if (texts.size() > 2 * PAIRS_MAX) {
+                    throw Fault.invalid("more than " + PAIRS_MAX + " attributes");
+                }
             });
-            if (texts.size() > 2 * PAIRS_MAX) {
-                throw Fault.invalid("more than " + PAIRS_MAX + " attributes");
-            }
             descriptors.add(texts);
         }
         return descriptors;
@@ -113,16 +116,33 @@ record Request(int op, String domain, List<List<String>> descriptors, Cost cost,
         }
         String text = null;
         try {
-            boolean own = value.getClass().getMethod("toString").getDeclaringClass() != Object.class;
-            text = own ? value.toString() : null;
+            text = hasText(value, new int[] {PARTS_MAX}) ? value.toString() : null;
         } catch (Exception | StackOverflowError error) {
             // has no text
         }
         if (text != null) {
             return text;
         }
-        // Every object without a text of its own would be the same caller.
+        // Each object without a text of its own would be another caller.
         throw Fault.invalid("the attribute " + name + " has no text; help: send its id");
+    }
+
+    /** Whether a value has a text of its own, and so have all its parts. Not if there are more than {@code left}, as in a cycle. */
+    private static boolean hasText(Object value, int[] left) throws NoSuchMethodException {
+        if (value == null || --left[0] < 0) {
+            return left[0] >= 0;
+        } else if (value instanceof Map<?, ?> map) {
+            return hasText(map.keySet(), left) && hasText(map.values(), left);
+        } else if (value instanceof Optional<?> optional) {
+            return hasText(optional.orElse(null), left);
+        } else if (value instanceof Collection<?> parts) {
+            for (Object part : parts) {
+                if (!hasText(part, left)) {
+                    return false;
+                }
+            }
+        }
+        return value.getClass().getMethod("toString").getDeclaringClass() != Object.class;
     }
 
     /** Returns at most {@code kept} bytes, up to the end of a character, and the digest of the whole text. */

@@ -1,6 +1,7 @@
 package io.github.tidegate;
 
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.security.SecureRandom;
 import java.time.Duration;
@@ -251,7 +252,9 @@ public final class TidegateClient implements AutoCloseable {
      */
     public boolean charge(String domain, Map<String, ?> attributes, Cost amount, ChargeOptions given) {
         return done(Request.CHARGE, () -> {
-            Object of = given.of();
+            ChargeOptions options = given == null ? ChargeOptions.NONE : given;
+            Cost charged = amount == null ? Cost.ONE : amount;
+            Object of = options.of();
             if (of instanceof Decision decision) {
                 of = decision.grant() == null ? null : decision.grant().refundKey();
                 if (of == null) {
@@ -259,15 +262,15 @@ public final class TidegateClient implements AutoCloseable {
                 }
             }
             Map<String, Object> sent = new LinkedHashMap<>();
-            putKey(sent, "idem", given.idem());
+            putKey(sent, "idem", options.idem());
             if (of instanceof Long lease) {
                 sent.put("of", lease);
             } else {
                 putKey(sent, "of", of);
             }
             List<List<String>> descriptors = Request.describe(attributes, List.of());
-            amount.units().keySet().forEach(Request::checkName);
-            return new Request(Request.CHARGE, Request.checkName(domain), descriptors, amount, null, sent).elements();
+            charged.units().keySet().forEach(Request::checkName);
+            return new Request(Request.CHARGE, Request.checkName(domain), descriptors, charged, null, sent).elements();
         });
     }
 
@@ -329,7 +332,7 @@ public final class TidegateClient implements AutoCloseable {
         }
         try {
             options.logger.accept("tidegate: " + text);
-        } catch (RuntimeException error) {
+        } catch (Exception error) {
             // an application's logger must not fail its requests
         }
     }
@@ -391,11 +394,11 @@ public final class TidegateClient implements AutoCloseable {
 
     private Decision judge(int op, String domain, Map<String, ?> attributes, CallOptions given) {
         long began = System.nanoTime();
-        Decision decision = decide(op, domain, attributes, given, began);
+        Decision decision = decide(op, domain, attributes, given == null ? CallOptions.NONE : given, began);
         if (options.onDecision != null && op != Request.PEEK) {
             try {
                 options.onDecision.decided(decision, Duration.ofNanos(System.nanoTime() - began));
-            } catch (RuntimeException error) {
+            } catch (Exception error) { // of other languages also a checked one
                 log("onDecision threw " + error.getClass().getSimpleName(), true);
             }
         }
@@ -415,8 +418,8 @@ public final class TidegateClient implements AutoCloseable {
         try {
             request = request(op, domain, attributes, given);
             elements = request.elements();
-        } catch (Fault invalid) {
-            return refuse(invalid, domain);
+        } catch (RuntimeException | StackOverflowError error) {
+            return refuse(invalid(error), domain);
         }
         Report sent = elements.bytes().length < REPORTED_MAX ? takeReport() : null;
         if (sent != null) {
@@ -484,6 +487,11 @@ public final class TidegateClient implements AutoCloseable {
         return new Request(op, Request.checkName(domain), descriptors, given.cost(), priority, sent);
     }
 
+    /** Returns the refusal of a request that cannot be read, such as a Map that another thread changes. */
+    private static Fault invalid(Throwable error) {
+        return error instanceof Fault known ? known : Fault.invalid("reading a request threw " + error.getClass().getSimpleName());
+    }
+
     private static void putKey(Map<String, Object> options, String name, Object key) {
         Object sent = Request.shortenIdem(key);
         if (sent != null) {
@@ -533,8 +541,8 @@ public final class TidegateClient implements AutoCloseable {
         Object answer;
         try {
             answer = ask(new Connection.Operation(op, make.get(), null, null, deadline));
-        } catch (Fault invalid) {
-            answer = invalid;
+        } catch (RuntimeException | StackOverflowError error) {
+            answer = invalid(error);
         }
         if (answer instanceof Fault fault && fault.reason.isRefusal()) {
             refuse(fault, null);
@@ -548,7 +556,11 @@ public final class TidegateClient implements AutoCloseable {
         if (!enabled || breaker.isOpen() && (current == null || current.closed())) {
             return false;
         }
-        return connection().send(op, elements, released);
+        try {
+            return connection().send(op, elements, released);
+        } catch (Fault unreachable) {
+            return false;
+        }
     }
 
     /** Returns the reply or a Fault; sends nothing while the breaker is open, except one probe after its pause. */
@@ -571,6 +583,15 @@ public final class TidegateClient implements AutoCloseable {
 
     private Object exchange(Connection.Operation operation) {
         long began = System.nanoTime();
+        try {
+            return exchange(operation, began);
+        } catch (Fault unreachable) {
+            settle(unreachable, began);
+            return unreachable;
+        }
+    }
+
+    private Object exchange(Connection.Operation operation, long began) {
         boolean repeated = false;
         Fault full = null; // the cause, also if the last attempt had too little time
         for (;;) {
@@ -635,7 +656,16 @@ public final class TidegateClient implements AutoCloseable {
         }
     }
 
+    /** Throws a Fault for a path of the environment that is none, as with letters that the JVM's encoding of names lacks. */
     private Path path() {
+        try {
+            return environmentPath();
+        } catch (InvalidPathException error) {
+            throw new Fault(Reason.UNREACHABLE, "no daemon: the path of the socket in the environment is not one (" + error.getReason() + ")");
+        }
+    }
+
+    private Path environmentPath() {
         String given = System.getenv("TIDEGATE_SOCKET"), own = System.getenv("XDG_RUNTIME_DIR");
         if (options.socket != null || given != null && !given.isEmpty()) {
             return options.socket != null ? options.socket : Path.of(given);

@@ -10,13 +10,17 @@ import java.nio.channels.SocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.AbstractMap;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.ConcurrentModificationException;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
@@ -139,18 +143,50 @@ class ClientTest extends Support {
                 throw new IllegalStateException();
             }
         };
+        Map<String, Object> changing = new AbstractMap<>() {
+            @Override
+            public Set<Map.Entry<String, Object>> entrySet() {
+                throw new ConcurrentModificationException();
+            }
+        };
+        List<Object> cycle = new ArrayList<>();
+        cycle.add(List.of(cycle));
         List<Decision> refused = List.of(client.hit("a/b", USER), client.hit(null, USER), client.hit("api", many),
                 client.hit("api", Map.of("a:b", 1)), client.hit("api", Map.of("user", new Object())),
                 client.hit("api", Map.of("user", new int[0])), client.hit("api", Map.of("user", none)), client.hit("api", Map.of("user", broken)),
                 client.hit("api", USER, CallOptions.NONE.descriptors(Collections.nCopies(8, USER))),
-                client.hit("api", USER, CallOptions.NONE.cost(Cost.of("a/b", 1))));
+                client.hit("api", USER, CallOptions.NONE.cost(Cost.of("a/b", 1))), client.hit("api", USER, CallOptions.NONE.cost(Cost.of(null, 1))),
+                client.hit("api", changing), client.hit("api", Map.of("user", List.of(new Object()))),
+                client.hit("api", Map.of("user", Map.of("id", Optional.of(new Object())))), client.hit("api", Map.of("user", cycle)));
         for (Decision d : refused) {
             assertEquals(List.of(false, Verdict.SHED, 503, Reason.INVALID, false, Duration.ofSeconds(1)),
                     List.of(d.allowed(), d.verdict(), d.status(), d.reason(), d.degraded(), d.retryAfter()));
         }
-        assertEquals(new Stats(Map.of(), Map.of(Reason.INVALID, 10L), 0, false), client.stats());
+        assertEquals(new Stats(Map.of(), Map.of(Reason.INVALID, 15L), 0, false), client.stats());
         assertFalse(client.charge("api", USER, Cost.of(-1), ChargeOptions.refundOf(refused.get(0))));
+        assertFalse(client.charge("api", changing, Cost.ONE));
+        assertThrows(IllegalArgumentException.class, () -> new Cost(null));
+        assertThrows(IllegalArgumentException.class, () -> new Cost(Collections.singletonMap("tokens", null)));
         assertEquals(1, lines.stream().filter(line -> line.contains("attribute user has no text; help")).count());
+    }
+
+    @Test
+    void takesNullForTheDefault() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = (socket, message) -> message.get(0).equals(5L) ? List.of(2, message.get(1), true) : PlayedDaemon.grant(socket, message);
+        TidegateClient client = client(daemon.path);
+        CallOptions nothing = new CallOptions(null, null, null, null, null, null, null, null);
+        assertEquals(CallOptions.NONE, nothing);
+        List<Map<String, ?>> descriptors = Arrays.asList(null, Map.of("org", "o1"));
+        try (Decision first = client.acquire("api", USER, null); Decision second = client.acquire("api", null, nothing.descriptors(descriptors))) {
+            assertTrue(first.allowed() && second.allowed());
+            first.release(null);
+        }
+        assertTrue(client.charge("api", USER, null, null));
+        assertEquals("ran", client.limit("api", USER, null, decision -> "ran"));
+        assertEquals(List.of(List.of(), List.of("org", "o1")), daemon.seen.get(2).get(3));
+        assertEquals(1L, daemon.seen.stream().filter(message -> message.get(0).equals(2L)).findFirst().orElseThrow().get(3));
+        assertEquals(1L, daemon.seen.stream().filter(message -> message.get(0).equals(5L)).findFirst().orElseThrow().get(4));
     }
 
     @Test

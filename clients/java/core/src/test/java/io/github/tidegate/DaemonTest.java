@@ -67,6 +67,7 @@ class DaemonTest extends Support {
         assertEquals("2500 null 1", environment("TIDEGATE_TIMEOUT_MS", "2500", "XDG_RUNTIME_DIR", home.toString()));
         assertEquals("20 disabled 0", environment("TIDEGATE_DISABLE", "1", "TIDEGATE_SOCKET", daemon.path.toString()));
         assertEquals("20 unreachable 0", environment("TIDEGATE_SOCKET", "/nowhere/s", "XDG_RUNTIME_DIR", home.toString()));
+        assertEquals("20 unreachable 0", environment("TIDEGATE_SOCKET", "/tide/grün", "LC_ALL", "C")); // no path to this JVM
     }
 
     /** Runs one call in a process with these variables. */

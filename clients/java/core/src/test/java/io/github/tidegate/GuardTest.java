@@ -86,12 +86,24 @@ class GuardTest extends Support {
     }
 
     @Test
+    void sendsTheRouteOfTheFrameworkOrOfTheApplication() throws Exception {
+        PlayedDaemon daemon = played();
+        TidegateClient client = client(daemon.path);
+        Guard.Seen seen = new Guard.Seen("GET", "/login/", "10.0.0.1", name -> null, "/login/*");
+        new Guard<>(client, "api", new GuardOptions<String>()).judge("ann", seen);
+        assertEquals(List.of(List.of("method", "GET", "path", "/login/", "route", "/login/*", "ip", "10.0.0.1")), daemon.last(1).get(3));
+        new Guard<>(client, "api", new GuardOptions<String>().route(name -> "/login")).judge("ann", seen);
+        assertEquals(List.of(List.of("method", "GET", "path", "/login/", "route", "/login", "ip", "10.0.0.1")), daemon.last(1).get(3));
+    }
+
+    @Test
     void checksRequestsWithoutTheFunctionsThatThrew() throws Exception {
         PlayedDaemon daemon = played();
         daemon.script = (socket, message) -> PlayedDaemon.decision(message, PlayedDaemon.LIMIT);
         TidegateClient client = client(daemon.path);
         Map<String, GuardOptions<String>> all = new LinkedHashMap<>();
         all.put("user", new GuardOptions<String>().user(name -> fail()));
+        all.put("route", new GuardOptions<String>().route(name -> fail()));
         all.put("attributes", new GuardOptions<String>().attributes(name -> fail()));
         all.put("attribute org", new GuardOptions<String>().attribute("org", name -> fail()));
         all.put("descriptors", new GuardOptions<String>().descriptors(name -> fail()));
@@ -114,8 +126,8 @@ class GuardTest extends Support {
             String line = lines.get(lines.size() - 1), form = " threw IllegalStateException at .*GuardTest.java:\\d+\\): such requests are checked without it";
             assertTrue(line.matches("tidegate: " + name + form), line);
         });
-        assertEquals(8, lines.size());
-        assertEquals(Map.of(Reason.CALLBACK, 16L), client.stats().missed());
+        assertEquals(9, lines.size());
+        assertEquals(Map.of(Reason.CALLBACK, 18L), client.stats().missed());
     }
 
     @Test

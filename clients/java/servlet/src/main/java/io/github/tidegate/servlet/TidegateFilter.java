@@ -54,7 +54,7 @@ public class TidegateFilter extends HttpFilter {
             return;
         }
         Guard.Seen seen = new Guard.Seen(request.getMethod(), Guard.path(request.getRequestURI()), request.getRemoteAddr(),
-                name -> header(request, name));
+                name -> header(request, name), route(request));
         Decision decision = guard.judge(request, seen);
         request.setAttribute(DECISION, decision == null ? Boolean.FALSE : decision);
         if (decision == null) {
@@ -64,6 +64,12 @@ public class TidegateFilter extends HttpFilter {
         } else {
             refuse(request, response, decision);
         }
+    }
+
+    /** Returns the pattern of the servlet; null for one that takes all paths, which has routes of its own. */
+    private static String route(HttpServletRequest request) {
+        String pattern = request.getHttpServletMapping().getPattern();
+        return pattern.isEmpty() || pattern.equals("/") || pattern.equals("/*") ? null : request.getContextPath() + pattern;
     }
 
     /** Returns the values of a header in one line; null if it is absent. */

@@ -105,6 +105,7 @@ class TidegateFilterTest extends Support {
         Wrapper application = Tomcat.addServlet(context, "application", new Application());
         application.setAsyncSupported(true);
         application.addMapping("/*");
+        application.addMapping("/login/*");
         FilterDef filter = new FilterDef();
         filter.setFilterName("tidegate");
         filter.setFilter(new TidegateFilter(client, domain, options));
@@ -179,6 +180,8 @@ class TidegateFilterTest extends Support {
         String url = start(client(daemon.path), new GuardOptions<HttpServletRequest>().user(request -> request.getHeader("X-User")));
         assertEquals("ALLOW null", new String(get(url + "/", "X-User", "ann").body()));
         assertTrue(daemon.last(1).get(3).toString().matches(".*method, GET, path, /, ip, 127.0.0.1, user, ann, user_agent, Java.*"), daemon.last(1).toString());
+        get(url + "/login/");
+        assertTrue(daemon.last(1).get(3).toString().matches(".*path, /login/, route, /login/\\*, ip.*"), daemon.last(1).toString());
         for (String path : List.of("/missing", "/large", "/async", "/dispatched")) {
             assertEquals("\"per-user\";r=39;t=1", header(get(url + path), "RateLimit"), path);
         }
@@ -188,8 +191,8 @@ class TidegateFilterTest extends Support {
         assertEquals("own", header(get(url + "/own"), "RateLimit"));
         assertEquals("39", header(get(url + "/own"), "X-Ratelimit-Remaining"));
         assertEquals(500, get(url + "/broken").statusCode());
-        assertEquals(List.of(0L, 1L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 2L), daemon.releases(11).stream().map(release -> release.get(1)).toList());
-        assertEquals(11, daemon.of(1).size()); // one decision, also of a dispatched request and of an error page
+        assertEquals(List.of(0L, 0L, 1L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 2L), daemon.releases(12).stream().map(release -> release.get(1)).toList());
+        assertEquals(12, daemon.of(1).size()); // one decision, also of a dispatched request and of an error page
     }
 
     @Test

@@ -9,6 +9,7 @@ import jakarta.servlet.DispatcherType;
 import jakarta.servlet.http.HttpServletRequest;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
@@ -16,6 +17,8 @@ import org.springframework.boot.context.properties.EnableConfigurationProperties
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.util.function.SingletonSupplier;
+import org.springframework.web.servlet.HandlerMapping;
 
 /** Makes a client, and a filter if {@code tidegate.domain} is set. A bean of yours replaces either. */
 @AutoConfiguration
@@ -39,6 +42,19 @@ public class TidegateAutoConfiguration {
             options.fallback(Fallback.of(properties.fallback()));
         }
         return options.build();
+    }
+
+    /** The attribute {@code route} of the filter. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass(HandlerMapping.class)
+    @ConditionalOnProperty("tidegate.route")
+    public static class Routes {
+        /** Adds the option. */
+        @Bean
+        public Customizer tidegateRoute(ObjectProvider<HandlerMapping> mappings) {
+            HandlerRoutes routes = new HandlerRoutes(SingletonSupplier.of(() -> mappings.orderedStream().toList()));
+            return options -> options.route(routes::of);
+        }
     }
 
     /** The filter of a servlet application. */

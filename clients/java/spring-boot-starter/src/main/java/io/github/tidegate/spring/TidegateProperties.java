@@ -22,10 +22,11 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
  * @param onFailure the decision if the daemon does not answer
  * @param trustedProxies networks of proxies whose X-Forwarded-For and X-Request-Start count
  * @param headers the limit headers
+ * @param route true: the attribute {@code route} is the pattern that Spring MVC will match
  * @param order of the filter: 0, behind Spring Security's
  */
 @ConfigurationProperties("tidegate")
 public record TidegateProperties(String domain, Path socket, Duration timeout, @DefaultValue("default") String pool,
         @DefaultValue("0") int slots, @DefaultValue("true") boolean enabled, Map<String, String> fallback,
         @DefaultValue("allow") OnFailure onFailure, @DefaultValue List<String> trustedProxies,
-        @DefaultValue("both") GuardOptions.Headers headers, @DefaultValue("0") int order) {}
+        @DefaultValue("both") GuardOptions.Headers headers, @DefaultValue("false") boolean route, @DefaultValue("0") int order) {}

@@ -15,6 +15,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
@@ -26,6 +27,7 @@ import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.RestController;
 
 /** A Spring Boot application with the starter and the real daemon. */
@@ -49,6 +51,11 @@ class TidegateAutoConfigurationTest extends Support {
         @GetMapping("/")
         String index(HttpServletRequest request) {
             return TidegateFilter.decision(request).rule();
+        }
+
+        @GetMapping("/login/{step}")
+        String login(@PathVariable("step") String step) {
+            return step;
         }
 
         @GetMapping("/later")
@@ -86,6 +93,26 @@ class TidegateAutoConfigurationTest extends Support {
         assertEquals("application/problem+json", third.headers().firstValue("Content-Type").orElse(""));
         assertTrue(third.body().contains("\"violated-policies\":[\"per-user\"]"), third.body());
         assertEquals(4, DECISIONS.size());
+    }
+
+    @Test
+    void limitsARouteInAllSpellingsThatSpringTakes() throws Exception {
+        RealDaemon daemon = opened(new RealDaemon(folder(), """
+                domain: api
+                limits:
+                  - {name: logins, match: {route: "/login/{step}"}, key: [ip], rate: 1/h, burst: 2}
+                """));
+        ConfigurableApplicationContext context = start(Map.of("tidegate.domain", "api", "tidegate.socket", daemon.path.toString(),
+                "tidegate.timeout", "5s", "tidegate.route", "true"));
+        List<Integer> statuses = new ArrayList<>();
+        for (String path : List.of("/login/a", "/login/%61", "/login/a;v=1", "/", "/none")) {
+            statuses.add(get(context, path, "ann").statusCode());
+        }
+        assertEquals(List.of(200, 200, 429, 200, 404), statuses);
+        HttpRequest post = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + context.getEnvironment().getProperty("local.server.port") + "/login/a"))
+                .POST(HttpRequest.BodyPublishers.noBody()).build();
+        assertEquals(405, HttpClient.newHttpClient().send(post, HttpResponse.BodyHandlers.ofString()).statusCode());
+        assertEquals(Map.of(), context.getBean(TidegateClient.class).stats().missed());
     }
 
     @Test
