@@ -9,7 +9,7 @@ use tidegate::cli::OutputFormat;
 use tidegate::cli::check::Args;
 
 use crate::check::check_with;
-use crate::problems::folder;
+use crate::problems::{folder, has};
 
 fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     let args = Args {
@@ -72,9 +72,7 @@ fn uses_host_count_of_daemon_by_default() {
     });
     let (text, _) = check(&settings, 0, OutputFormat::Text);
     daemon.join().unwrap();
-    for line in ["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"] {
-        assert!(text.contains(line), "{line} in {text}");
-    }
+    has(&text, &["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"]);
 }
 
 #[test]

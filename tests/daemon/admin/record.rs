@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, Process, daemon, eventually, outcome_of};
+use super::daemon::{Daemon, Plan, Process, daemon, eventually, has, outcome_of};
 use super::http::admin_socket;
 use super::scrape::scrape;
 use super::wire::{PATIENCE, Wire, hit};
@@ -226,9 +226,7 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     assert!(!text.contains(CANARY), "{text}");
     let recorded =
         r#""POST" "/v1/users/7" 10.1.1.7 "banned" "critical" loop_lag "/healthz" "max_wait_us":10"#;
-    for recorded in recorded.split(' ') {
-        assert!(text.contains(recorded), "{recorded}: {text}");
-    }
+    has(&text, &recorded.split(' ').collect::<Vec<_>>());
     // Equal values have equal hashes, and different values different ones.
     let users: Vec<_> = recording
         .lines()
@@ -236,11 +234,8 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
         .filter_map(|line| line["descriptors"][0][1].as_str().map(str::to_owned))
         .collect();
     assert!(users.iter().collect::<std::collections::HashSet<_>>().len() < users.len());
-    let log = daemon.log();
-    assert!(
-        log.contains("began to record") && log.contains("values hashed") && !log.contains(CANARY),
-        "{log}"
-    );
+    has(&daemon.log(), &["began to record", "values hashed"]);
+    assert!(!daemon.log().contains(CANARY), "{}", daemon.log());
 }
 
 /// A value that JSON writes with escapes.

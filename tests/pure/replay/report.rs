@@ -1,6 +1,7 @@
 //! The page of a replay: its numbers are those of the summary, and it shows contents of a trace as text.
 
 use super::support::{Files, RULES, hit, output_text};
+use crate::problems::has;
 
 /// The page of a replay, and its standard error.
 fn report(files: &Files, arguments: &[&str]) -> (String, String) {
@@ -70,8 +71,7 @@ fn report_shows_known_spread_and_limit() {
     let trace: String = busy.chain(again).collect();
     let files = Files::new(&[("api.yaml", rules), ("trace.jsonl", &trace)]);
     let (page, _) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
-    assert!(page.contains("90 of 100 callers asked for more than 10 in one 1m"), "{page}");
-    assert!(page.contains(">limit 10</text>"), "{page}");
+    has(&page, &["90 of 100 callers asked for more than 10 in one 1m", ">limit 10</text>"]);
     let numbers = |name: &str| -> Vec<String> {
         let row = between(&page, &format!("<th scope=\"row\">{name}</th>"), "</tr>")[0];
         between(row, "<td class=\"number\">", "</td>").into_iter().map(str::to_owned).collect()
@@ -178,9 +178,6 @@ fn reports_empty_and_interrupted_traces() {
     );
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &(hit("0", "u1") + "<nonsense>\n"))]);
     let (page, output_text) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
-    assert!(
-        page.contains("It ended early") && page.contains("line 2: ") && page.contains("class=\"of-rule\""),
-        "{page}"
-    );
+    has(&page, &["It ended early", "line 2: ", "class=\"of-rule\""]);
     assert!(output_text.contains("line 2: "), "{output_text}");
 }

@@ -2,8 +2,6 @@
 
 use tidegate::rules::read_text;
 
-use super::problems::errors;
-
 /// A list of `count` items.
 fn items(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(", ")
@@ -11,8 +9,6 @@ fn items(count: usize, item: impl Fn(usize) -> String) -> String {
 
 #[test]
 fn rejects_excess_entries_of_a_file() {
-    let deep = format!("domain: {}{}\n", "[".repeat(100), "]".repeat(100));
-    errors("rules.yaml", &deep, &[(1, 49, "recursion limit", "nest less")]);
     let rule = |fields: &str| format!("domain: api\nlimits:\n- {{name: a, {fields}}}\n");
     let tree = |fields: &str| format!("domain: api\ndescriptors:\n- {{{fields}}}\n");
     let priorities = |rest: &str| format!("domain: api\npriorities: {rest}\n");

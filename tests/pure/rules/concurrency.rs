@@ -1,9 +1,9 @@
 //! `concurrency`: fields that rules share, and tables of overrides.
 
 use tidegate::limit::Quota;
-use tidegate::rules::{Limit, read};
+use tidegate::rules::{Limit, read, read_text};
 
-use super::problems::{folder, warnings};
+use super::problems::folder;
 
 /// The allowances of a limit: `-` is unlimited.
 fn most(limit: &Limit) -> String {
@@ -19,7 +19,8 @@ fn most(limit: &Limit) -> String {
 fn keeps_file_order_with_limits_and_shared_fields() {
     let text = "domain: api\nconcurrency:\n- {name: a, match: {job: export}, key: [{attribute: org, lowercase: true}], max: 2, mode: shadow, \
                 help: see, advertise: false, warn_at: 50%, show_keys: [org], scope: host}\nlimits:\n- {name: b, key: [], rate: 1/s}\n";
-    let loaded = warnings("rules.yaml", text, &[]);
+    let loaded = read_text("rules.yaml", text);
+    assert_eq!(loaded.problems, []);
     let rules = loaded.domains[0].rules();
     let names: Vec<_> = rules.iter().map(|rule| (&*rule.name, rule.expires.is_some())).collect();
     assert_eq!(names, [("a", true), ("b", false)]);
