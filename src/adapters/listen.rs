@@ -21,7 +21,7 @@ use tracing::{debug, info};
 use super::handler::{AdapterPeer, HttpHandler, Token};
 use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, envoy, resp};
-use crate::server::{Listener, QueueMembership, retry_until_open};
+use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -179,6 +179,7 @@ pub(super) struct AdapterPermit {
     permits: Arc<AdapterPermits>,
     state: Arc<AdapterState>,
     user: u32,
+    memory: AdapterMemory,
 }
 
 impl AdapterPermits {
@@ -195,7 +196,8 @@ impl AdapterPermits {
         }
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
-        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user })
+        let memory = state.connector.count_memory(user);
+        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
     /// Serves a connection in the time of its user.
@@ -224,6 +226,7 @@ impl RequestBytes<'_> {
         if has_room {
             of_user.bytes += bytes;
             self.bytes += bytes;
+            self.permit.memory.add(bytes);
         }
         has_room
     }
@@ -234,6 +237,7 @@ impl Drop for RequestBytes<'_> {
         if let Some(of_user) = self.permit.permits.by_user.lock().get_mut(&self.permit.user) {
             of_user.bytes -= self.bytes;
         }
+        self.permit.memory.remove(self.bytes);
     }
 }
 

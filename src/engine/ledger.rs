@@ -31,6 +31,8 @@ pub struct Account {
     pub(super) leases: AtomicUsize,
     pub(super) sessions: AtomicUsize,
     connections: AtomicUsize,
+    /// Bytes with limits of their own, which leave the room of this account as it is.
+    beside: AtomicUsize,
 }
 
 /// The purposes of charges. Dispensable uses have a lower limit, so they are refused first.
@@ -159,12 +161,22 @@ impl Account {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Counts bytes that have a limit of their own, for display.
+    pub fn add_beside(&self, bytes: usize) {
+        self.beside.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Uncounts bytes of [`Account::add_beside`].
+    pub fn remove_beside(&self, bytes: usize) {
+        self.beside.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn held(&self) -> u64 {
         let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let fixed = count(&self.leases) * LEASE_BYTES
             + count(&self.sessions) * SESSION_BYTES
             + count(&self.connections) * CONNECTION_BYTES;
-        (count(&self.bytes) + fixed) as u64
+        (count(&self.bytes) + count(&self.beside) + fixed) as u64
     }
 }
 

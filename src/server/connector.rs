@@ -10,6 +10,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use super::ServerState;
 use super::accept::admit;
 use super::decision_thread::{Assignment, DecisionThread};
+use super::memory_charge::AdapterMemory;
 use crate::terms::Mode;
 
 /// Connects adapters to the decision threads. It keeps no decision thread running.
@@ -33,6 +34,12 @@ impl Connector {
     #[must_use]
     pub fn mode(&self, domain: &str, user: u32) -> Option<Mode> {
         self.shared.options.access.is_open(domain, user).then(|| self.shared.engine.mode())
+    }
+
+    /// Counts the memory of a connection of this user to an adapter.
+    #[must_use]
+    pub fn count_memory(&self, user: u32) -> AdapterMemory {
+        AdapterMemory::open(self.shared.engine.account(user))
     }
 
     /// Connects as this user, within the limits of `connections`. As on the socket, a refusal is an ERROR to read, and a

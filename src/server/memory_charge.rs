@@ -9,6 +9,34 @@ use tracing::warn;
 
 use crate::engine::{Account, AccountUse, Engine};
 
+/// The memory of a connection of an adapter, which limits it itself: shown, and not charged.
+#[derive(Debug)]
+pub struct AdapterMemory(Arc<Account>);
+
+impl AdapterMemory {
+    /// Counts a connection, until this is dropped.
+    pub(super) fn open(account: Arc<Account>) -> AdapterMemory {
+        account.connect();
+        AdapterMemory(account)
+    }
+
+    /// Counts the bytes of a request.
+    pub fn add(&self, bytes: usize) {
+        self.0.add_beside(bytes);
+    }
+
+    /// Uncounts the bytes of a request.
+    pub fn remove(&self, bytes: usize) {
+        self.0.remove_beside(bytes);
+    }
+}
+
+impl Drop for AdapterMemory {
+    fn drop(&mut self) {
+        self.0.disconnect();
+    }
+}
+
 /// The charge of one connection for one use, credited by its drop.
 #[derive(Debug)]
 pub(super) struct MemoryCharge {

@@ -35,6 +35,7 @@ pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
 pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
+pub use memory_charge::AdapterMemory;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
 pub use socket_file::SocketFile;

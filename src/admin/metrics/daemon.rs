@@ -56,7 +56,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let held = scrape.admin.engine.held_bytes();
-    let help = "Estimated bytes held beside the tables: for all users, and for the largest user. Act if largest \
+    let help = "Estimated bytes held beside the tables: for all users, and for the largest user; without bodies of HTTP and RESP. Act if largest \
                 is near 16 MiB above its connections and leases";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
     sheet.gauges("held_bytes", help, of)?;

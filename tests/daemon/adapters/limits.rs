@@ -25,8 +25,11 @@ fn closes_connections_above_the_limit_of_a_user() {
         let path = daemon.plan.path(&format!("{adapter}.sock"));
         let connect = || eventually("it listens", || UnixStream::connect(&path).ok());
         let count = |of: &str| metric(&daemon, &format!("tidegate_{adapter}_connections{of}"));
+        let held = || metric(&daemon, "tidegate_held_bytes{users=\"all\"}").unwrap();
+        let before = held();
         let open: Vec<_> = (0..most).map(|_| connect()).collect();
         eventually("all are let in", || (count("") == Some(most.into())).then_some(()));
+        assert!(held() >= before + f64::from(most) * 16_384.0, "{adapter}: their memory is shown");
         let mut refused = connect();
         refused.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
