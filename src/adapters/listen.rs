@@ -137,6 +137,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
+        // A client that writes no more still reads its answer.
+        .half_close(true)
         .serve_connection(TokioIo::new(socket), service);
     let mut served = pin!(served);
     let ended = tokio::select! {
