@@ -1,7 +1,6 @@
 //! Restores the state that the previous daemon left: the engine with its tables, and the clock. If the state
 //! is unusable, an empty engine is made.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
+use super::file_owners;
 use super::helpers::Helpers;
 use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
 use crate::clock::{Clock, Micros};
@@ -21,15 +21,6 @@ use crate::state::{
 };
 use crate::sys;
 use crate::terms::without_number;
-
-/// Warns of a state directory in which every user may replace files.
-fn warn_of_other_writers(path: &Path) {
-    let mode = path.metadata().map_or(0, |directory| directory.mode() & 0o7777);
-    if mode & 0o002 != 0 {
-        let (path, mode) = (path.display(), format!("{mode:04o}"));
-        warn!(%path, mode, "every user may replace the files of the state directory; help: chmod 0700 {path}");
-    }
-}
 
 /// The paths to restore from, and the options of a new engine.
 #[derive(Debug)]
@@ -61,7 +52,7 @@ impl RestorePlan<'_> {
     /// The kernel provides no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
-        self.state.into_iter().for_each(warn_of_other_writers);
+        self.state.into_iter().for_each(file_owners::warn_of_state);
         let mut directory = self.state.map(|path| Directory::take(path, SnapshotKey(new_key)));
         let key = directory.as_ref().map_or(SnapshotKey(new_key), |directory| directory.key);
         let record = Arc::new(SnapshotStats::default());

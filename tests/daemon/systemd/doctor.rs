@@ -138,6 +138,13 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     let text = finding(&daemon.doctor(&[]), "state");
     assert!(text.contains("others can look into it") && text.contains("chmod 0700"), "{text}");
+    // Files that every user may change.
+    fs::set_permissions(daemon.plan.path("rules"), fs::Permissions::from_mode(0o777)).unwrap();
+    let text = finding(&daemon.doctor(&[]), "files");
+    assert!(text.starts_with("look ") && text.contains("rules: every user may change it"), "{text}");
+    fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    let text = output_text(&daemon.doctor(&[]));
+    assert!(text.contains("every user may replace the files of the state directory"), "{text}");
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
     assert!(finding(&daemon.doctor(&[]), "state").contains("install -d -m 0700"));
     // Settings with which the daemon would not start.
