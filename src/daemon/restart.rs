@@ -1,6 +1,7 @@
 //! Restores the state that the previous daemon left: the engine with its tables, and the clock. If the state
 //! is unusable, an empty engine is made.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -16,8 +17,8 @@ use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
     CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, SmallFile, SnapshotError,
-    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, read_tables,
-    set_aside,
+    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, open_regular,
+    read_tables, set_aside, write_whole,
 };
 use crate::sys;
 use crate::terms::without_number;
@@ -214,9 +215,11 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
             }
         }
     }
-    if let Err(error) =
-        std::fs::copy(directory.path_of(StateFile::ProvenRules), directory.path_of(StateFile::Rules))
-    {
+    // Not a plain copy, which would wait for a pipe and make another user's file one of this daemon.
+    let mut proven = Vec::new();
+    let read = open_regular(&directory.path_of(StateFile::ProvenRules))
+        .and_then(|mut file| file.read_to_end(&mut proven));
+    if let Err(error) = read.and_then(|_| write_whole(&directory.path_of(StateFile::Rules), &proven)) {
         debug!(error = %without_number(&error), "no rules are kept for a start at which their files have errors");
     }
     if let Err(error) = crashes.forget() {
