@@ -12,7 +12,7 @@ use super::redis_settings::fleet_alone;
 use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
 use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
-use crate::rules::{Domain, Library, ListKind, NotApplied, OpenFiles, Problem, Reading};
+use crate::rules::{Domain, Library, ListKind, NotApplied, OpenFiles, Problem, Reading, STARTS_FRESH};
 use crate::terms::counted;
 
 /// The rules in force, and the means to read them again.
@@ -29,6 +29,8 @@ pub(super) struct RulesInForce {
     last_good: Option<LastGood>,
     /// Whether the rules in force differ from that file.
     is_unsaved: bool,
+    /// Whether the rules were compared with those of the last run.
+    is_compared: bool,
     /// Whether the last reading left out files that were open.
     is_partial: bool,
     proof: ProvenRules,
@@ -58,6 +60,7 @@ impl RulesInForce {
             library,
             retired: Vec::new(),
             is_unsaved: last_good.is_some(),
+            is_compared: false,
             is_partial: false,
             last_good,
             proof,
@@ -194,10 +197,29 @@ impl RulesInForce {
 
     /// Stores the rules in force, if they have changed, for a start at which their files have errors.
     pub(super) fn save(&mut self) {
+        if !std::mem::replace(&mut self.is_compared, true) {
+            self.log_changes_since_last_run();
+        }
         self.is_unsaved |= self.is_lost();
         if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unsaved) {
             self.is_unsaved = !last_good.write(&self.library);
         }
+    }
+
+    /// Logs the changes from the rules that the last daemon stored. Not at the start itself, which would wait for it.
+    fn log_changes_since_last_run(&self) {
+        let before = self.last_good.as_ref().map(LastGood::texts).unwrap_or_default();
+        if before.is_empty() {
+            return;
+        }
+        let changes = self.library.changes_since(&before);
+        let (named, rest) = changes.split_at(changes.len().min(NAMED_MAX));
+        if !named.is_empty() {
+            let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
+            let count = changes.len();
+            info!(changes = count, "since the last run the rules changed: {}{more}", named.join("; "));
+        }
+        rest.iter().filter(|line| line.ends_with(STARTS_FRESH)).for_each(|line| info!("{line}"));
     }
 
     /// Whether the saved rules were removed from the state directory.
@@ -327,6 +349,9 @@ fn log_reading(reading: &Reading, path: &Path, is_empty: bool) {
 
 /// The first problems of a file with thousands suffice.
 const PROBLEMS_MAX: usize = 1_000;
+
+/// The changes since the last run that one line of the log has.
+const NAMED_MAX: usize = 8;
 
 /// As many as an operator reads in a terminal.
 const ANSWERED_MAX: usize = 20;

@@ -148,6 +148,32 @@ impl Library {
         if self.is_outdated() { Vec::new() } else { texts }
     }
 
+    /// Returns the changes from an earlier process to the domains in force, of those whose files are without errors.
+    pub fn changes_since(&self, before: &[DomainTexts]) -> Vec<String> {
+        let now = self.texts();
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for texts in before {
+            let current = now.iter().find(|current| current.domain == texts.domain);
+            let good = self.find(&texts.domain);
+            // Texts that are the same, as most are at a restart, are not parsed.
+            let may_differ = match current {
+                Some(current) => current != texts,
+                None => good.is_none(),
+            };
+            if let Some(domain) = may_differ.then(|| read_kept(texts, &self.scopes)).flatten() {
+                old.push(domain);
+                new.extend(good.map(|good| Arc::clone(&good.domain)));
+            }
+        }
+        let is_named = |all: &[DomainTexts], name: &str| all.iter().any(|texts| *texts.domain == *name);
+        let added = self.good.iter().filter(|good| {
+            let name = good.domain.name();
+            is_named(&now, name) && !is_named(before, name)
+        });
+        new.extend(added.map(|good| Arc::clone(&good.domain)));
+        changes(&old, &new)
+    }
+
     /// Returns the path of the rules.
     pub fn path(&self) -> &Path {
         &self.path
