@@ -1,5 +1,5 @@
 //! Values in bodies of JSON. Input fails no request: lone surrogates and bytes that are not UTF-8 are replaced, numbers beyond
-//! 64 bits become the largest, and of equal names in an object the first counts, as in every list of attributes.
+//! 64 bits become the largest, and of equal names of attributes or units the first counts. A repeated field is an error.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::running::RunningDaemon;
 use super::{CliResult, FormatArgs};
-use crate::daemon::settings::{Environment, SETTINGS_FILE, Settings};
+use crate::daemon::settings::{Environment, Settings, file_or_installed};
 
 /// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
@@ -71,8 +71,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 
 /// Runs all checks, prerequisites first.
 fn examine(args: &Args) -> Vec<Finding> {
-    let installed = Path::new(SETTINGS_FILE);
-    let named = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
+    let named = file_or_installed(args.config.as_deref());
     let (found, mut findings) = files::settings(named);
     let mut settings = found.unwrap_or_else(Settings::by_default);
     let variable =
@@ -84,9 +83,11 @@ fn examine(args: &Args) -> Vec<Finding> {
         None => {}
     }
     let running = RunningDaemon::find(&settings.socket.path);
+    let mut file = named;
     if let Some(daemon) = &running {
         let own = daemon.config.as_deref().filter(|own| args.config.is_none() && Some(*own) != named);
         if let Some(own) = own {
+            file = Some(own);
             let socket = settings.socket.path.clone();
             let (found, of_settings) = files::settings(Some(own));
             findings = of_settings;
@@ -104,6 +105,7 @@ fn examine(args: &Args) -> Vec<Finding> {
     }
     let of_daemon = running.as_ref().and_then(RunningDaemon::user);
     findings.extend(of_daemon.as_ref().and_then(|user| reach::rules(&settings.rules, user)));
+    findings.extend(files::owners(file, &settings, of_daemon.as_ref()));
     let user = match &args.as_user {
         Some(name) => reach::User::named(name),
         None => Ok(reach::User::of_this_process()),

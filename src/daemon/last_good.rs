@@ -56,6 +56,11 @@ impl LastGood {
         Vec::new()
     }
 
+    /// Returns the stored texts; empty if there are none, or they cannot be read.
+    pub(super) fn texts(&self) -> Vec<DomainTexts> {
+        self.read().unwrap_or_default()
+    }
+
     /// Whether the file exists; `false` if that is unknown.
     pub(super) fn exists(&self) -> bool {
         self.path.exists()

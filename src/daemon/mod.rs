@@ -3,6 +3,7 @@
 mod adapter_settings;
 mod control;
 mod disable_file;
+pub(crate) mod file_owners;
 pub mod fleet_secret;
 mod fleet_start;
 mod helpers;

@@ -1,7 +1,7 @@
 //! Restores the state that the previous daemon left: the engine with its tables, and the clock. If the state
 //! is unusable, an empty engine is made.
 
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
+use super::file_owners;
 use super::helpers::Helpers;
 use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
 use crate::clock::{Clock, Micros};
@@ -16,20 +17,11 @@ use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
     CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, SmallFile, SnapshotError,
-    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, read_tables,
-    set_aside,
+    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, open_regular,
+    read_tables, set_aside, write_whole,
 };
 use crate::sys;
 use crate::terms::without_number;
-
-/// Warns of a state directory in which every user may replace files.
-fn warn_of_other_writers(path: &Path) {
-    let mode = path.metadata().map_or(0, |directory| directory.mode() & 0o7777);
-    if mode & 0o002 != 0 {
-        let (path, mode) = (path.display(), format!("{mode:04o}"));
-        warn!(%path, mode, "every user may replace the files of the state directory; help: chmod 0700 {path}");
-    }
-}
 
 /// The paths to restore from, and the options of a new engine.
 #[derive(Debug)]
@@ -61,7 +53,7 @@ impl RestorePlan<'_> {
     /// The kernel provides no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
-        self.state.into_iter().for_each(warn_of_other_writers);
+        self.state.into_iter().for_each(file_owners::warn_of_state);
         let mut directory = self.state.map(|path| Directory::take(path, SnapshotKey(new_key)));
         let key = directory.as_ref().map_or(SnapshotKey(new_key), |directory| directory.key);
         let record = Arc::new(SnapshotStats::default());
@@ -223,9 +215,11 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
             }
         }
     }
-    if let Err(error) =
-        std::fs::copy(directory.path_of(StateFile::ProvenRules), directory.path_of(StateFile::Rules))
-    {
+    // Not a plain copy, which would wait for a pipe and make another user's file one of this daemon.
+    let mut proven = Vec::new();
+    let read = open_regular(&directory.path_of(StateFile::ProvenRules))
+        .and_then(|mut file| file.read_to_end(&mut proven));
+    if let Err(error) = read.and_then(|_| write_whole(&directory.path_of(StateFile::Rules), &proven)) {
         debug!(error = %without_number(&error), "no rules are kept for a start at which their files have errors");
     }
     if let Err(error) = crashes.forget() {

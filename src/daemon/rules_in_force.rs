@@ -12,7 +12,7 @@ use super::redis_settings::fleet_alone;
 use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
 use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
-use crate::rules::{Domain, Library, ListKind, NotApplied, Problem, Reading};
+use crate::rules::{Domain, Library, ListKind, NotApplied, OpenFiles, Problem, Reading, STARTS_FRESH};
 use crate::terms::counted;
 
 /// The rules in force, and the means to read them again.
@@ -29,6 +29,10 @@ pub(super) struct RulesInForce {
     last_good: Option<LastGood>,
     /// Whether the rules in force differ from that file.
     is_unsaved: bool,
+    /// Whether the rules were compared with those of the last run.
+    is_compared: bool,
+    /// Whether the last reading left out files that were open.
+    is_partial: bool,
     proof: ProvenRules,
     /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
@@ -56,6 +60,8 @@ impl RulesInForce {
             library,
             retired: Vec::new(),
             is_unsaved: last_good.is_some(),
+            is_compared: false,
+            is_partial: false,
             last_good,
             proof,
             has_redis,
@@ -67,7 +73,7 @@ impl RulesInForce {
         if let Some(last_good) = &rules.last_good {
             rules.library.remember(last_good.take_up());
         }
-        let reading = rules.read();
+        let reading = rules.read(&OpenFiles::default());
         rules.log_failures(&reading);
         let domains = rules.library.domains();
         for domain in &domains {
@@ -142,17 +148,15 @@ impl RulesInForce {
         Arc::clone(&self.record)
     }
 
-    /// Reads the rules again if the files have changed.
-    pub(super) fn reload_if_outdated(&mut self) {
-        if self.library.is_outdated() {
-            self.reload();
-        }
+    /// Whether files other than these have changed.
+    pub(super) fn is_outdated_beside(&self, open: &OpenFiles) -> bool {
+        self.library.is_outdated_beside(open)
     }
 
-    /// Reads the rules again. Logs and returns the changes and problems.
-    pub(super) fn reload(&mut self) -> ReloadResult {
+    /// Reads the rules again, those of domains to which no open file adds. Logs and returns the changes and problems.
+    pub(super) fn reload(&mut self, open: &OpenFiles) -> ReloadResult {
         let failing = std::mem::take(&mut self.failing);
-        let reading = self.read();
+        let reading = self.read(open);
         self.log_failures(&reading);
         let is_fixed = |name: &&str| {
             reading.halt.is_none()
@@ -193,10 +197,29 @@ impl RulesInForce {
 
     /// Stores the rules in force, if they have changed, for a start at which their files have errors.
     pub(super) fn save(&mut self) {
+        if !std::mem::replace(&mut self.is_compared, true) {
+            self.log_changes_since_last_run();
+        }
         self.is_unsaved |= self.is_lost();
         if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unsaved) {
             self.is_unsaved = !last_good.write(&self.library);
         }
+    }
+
+    /// Logs the changes from the rules that the last daemon stored. Not at the start itself, which would wait for it.
+    fn log_changes_since_last_run(&self) {
+        let before = self.last_good.as_ref().map(LastGood::texts).unwrap_or_default();
+        if before.is_empty() {
+            return;
+        }
+        let changes = self.library.changes_since(&before);
+        let (named, rest) = changes.split_at(changes.len().min(NAMED_MAX));
+        if !named.is_empty() {
+            let more = if rest.is_empty() { String::new() } else { format!("; and {} more", rest.len()) };
+            let count = changes.len();
+            info!(changes = count, "since the last run the rules changed: {}{more}", named.join("; "));
+        }
+        rest.iter().filter(|line| line.ends_with(STARTS_FRESH)).for_each(|line| info!("{line}"));
     }
 
     /// Whether the saved rules were removed from the state directory.
@@ -216,9 +239,9 @@ impl RulesInForce {
         !self.retired.is_empty()
     }
 
-    fn read(&mut self) -> Reading {
+    fn read(&mut self, open: &OpenFiles) -> Reading {
         let before = self.library.domains();
-        let reading = self.library.read();
+        let reading = self.library.read_beside(open);
         let after = self.library.domains();
         let is_same = |one: &[Arc<Domain>], other: &[Arc<Domain>]| {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
@@ -228,6 +251,8 @@ impl RulesInForce {
             self.is_unsaved = true;
             self.proof.begin();
         }
+        // The texts beside an open file cannot be stored before it is closed.
+        self.is_unsaved |= std::mem::replace(&mut self.is_partial, !open.is_empty());
         self.proof.files_are_read();
         self.free_retired();
         self.failing = [reading.kept.as_slice(), reading.without.as_slice()].concat();
@@ -325,6 +350,9 @@ fn log_reading(reading: &Reading, path: &Path, is_empty: bool) {
 /// The first problems of a file with thousands suffice.
 const PROBLEMS_MAX: usize = 1_000;
 
+/// The changes since the last run that one line of the log has.
+const NAMED_MAX: usize = 8;
+
 /// As many as an operator reads in a terminal.
 const ANSWERED_MAX: usize = 20;
 
@@ -334,7 +362,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use super::{RulesInForce, may_refuse};
+    use super::{OpenFiles, RulesInForce, may_refuse};
     use crate::clock::{Clock, Now};
     use crate::engine::{
         Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
@@ -392,12 +420,12 @@ mod tests {
         let mut decider = engine.decider();
         assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
         write(&file, "2/h");
-        rules.reload_if_outdated();
+        rules.reload(&OpenFiles::default());
         assert!(rules.free_retired(), "this thread still holds them");
         assert!(!allows(&mut decider));
         assert!(!rules.free_retired());
         // A reading without changes replaces nothing.
-        rules.reload();
+        rules.reload(&OpenFiles::default());
         assert!(!rules.free_retired());
     }
 }

@@ -20,8 +20,8 @@ use super::log_queue::LogQueue;
 use super::operator_control::SwitchesStore;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
-use super::settings::{SETTINGS_FILE, Settings};
-use super::{log, passed_socket, process_limits, restart, signals, watch};
+use super::settings::{Settings, file_or_installed};
+use super::{file_owners, log, passed_socket, process_limits, restart, signals, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
 use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
@@ -107,6 +107,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let queue = log::start(settings.log);
     problems.iter().for_each(log_problem);
+    file_owners::warn_of_settings(file_or_installed(args.config.as_deref()), &settings);
     // The hook has reported the panic. The state behind it is not touched again.
     let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
@@ -125,9 +126,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
-    let installed = Path::new(SETTINGS_FILE);
-    let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
-    let (mut settings, problems) = Settings::load(file)?;
+    let (mut settings, problems) = Settings::load(file_or_installed(args.config.as_deref()))?;
     if let Some(path) = &args.socket {
         settings.listen_at(path, args.config.is_some());
     }

@@ -356,6 +356,12 @@ pub(super) fn check_socket_path(path: &Path) -> Result<(), ValueProblem> {
 /// The bytes of a Unix socket address without its final zero byte.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// Returns the settings file that is named, else the installed one, if there is one.
+pub(crate) fn file_or_installed(named: Option<&Path>) -> Option<&Path> {
+    let installed = Path::new(SETTINGS_FILE);
+    named.or_else(|| installed.exists().then_some(installed))
+}
+
 /// The default path of the settings.
 pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
 

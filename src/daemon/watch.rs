@@ -1,6 +1,7 @@
 //! Reloads the rules when their files change or on request, on a thread that no decision waits for.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,9 +13,10 @@ use tracing::warn;
 
 use super::rules_in_force::RulesInForce;
 use super::service_manager::{ManagerMessage, ServiceManager};
-use super::watching::DirectoryWatch;
+use super::watching::{DirectoryWatch, OPEN_MAX};
 use crate::admin::ReloadResult;
 use crate::clock::{Timestamp, read_boot_nanos};
+use crate::rules::OpenFiles;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
 /// wait for rules.
@@ -84,20 +86,19 @@ impl WatchThread {
         loop {
             // Before the files are read, so that later changes wake the thread.
             self.watching.renew(self.rules.path());
-            let is_requested = self.reload_signal.requested.load(Ordering::SeqCst);
-            if self.watching.has_open_files() && !is_requested && self.await_pause() {
-                continue;
-            }
+            let overdue = self.watching.take_overdue(boot_time());
             if self.reload_signal.requested.swap(false, Ordering::SeqCst) {
                 self.manager.reloading();
                 // Requests from here on follow writes that this reading may miss; they get the next one.
                 let waiting = std::mem::take(&mut *self.reload_signal.waiting.lock());
-                let reloaded = self.rules.reload();
+                // An explicit request comes after the writes, so open files are read too.
+                self.watching.forget_open_files();
+                let reloaded = self.rules.reload(&OpenFiles::default());
                 self.manager.send_message(ManagerMessage::Reloaded);
                 // Fails if the receiver no longer waits.
                 waiting.iter().for_each(|sender| drop(sender.send(reloaded.clone())));
             } else {
-                self.rules.reload_if_outdated();
+                self.reload_if_outdated(&overdue);
             }
             self.manager.send_message(ManagerMessage::Status(self.rules.summary()));
             self.rules.save();
@@ -105,7 +106,23 @@ impl WatchThread {
         }
     }
 
-    /// Waits until the files may have changed and the writer has paused.
+    /// Reloads if files have changed, except those that are being written: only their domains wait.
+    fn reload_if_outdated(&mut self, overdue: &[PathBuf]) {
+        let open = self.watching.open_files();
+        if !self.rules.is_outdated_beside(&open) {
+            return;
+        }
+        if let Some(file) = overdue.first() {
+            let file = file.display();
+            warn!(
+                %file,
+                "this rules file is still being written after {OPEN_MAX:?}, and is read as it is: replace files by renaming new ones"
+            );
+        }
+        self.rules.reload(&open);
+    }
+
+    /// Waits until the files may have changed and the writer has paused, or has kept a file open for too long.
     fn await_change(&mut self) {
         loop {
             let needs_retry = self.rules.needs_retry();
@@ -116,8 +133,13 @@ impl WatchThread {
                 (_, _, true) => Some(RETRY_PERIOD),
                 (false, false, false) => Some(unproven.unwrap_or(LOST_PERIOD)),
             };
+            let until_overdue = self.watching.until_overdue(boot_time());
+            let within = within.into_iter().chain(until_overdue).min();
             if self.watching.wait(&self.reload_signal.wake, within) {
                 break;
+            }
+            if self.watching.until_overdue(boot_time()).is_some_and(|left| left.is_zero()) {
+                return;
             }
             // The cause of a failed reading, such as a lack of descriptors, may end without new files.
             if needs_retry || self.rules.is_lost() {
@@ -130,44 +152,30 @@ impl WatchThread {
         self.await_pause();
     }
 
-    /// Waits until the writers have paused. Returns whether they have closed their files.
-    fn await_pause(&mut self) -> bool {
+    /// Waits until the writers have paused.
+    fn await_pause(&mut self) {
         let request = &self.reload_signal.requested;
         wait_for_pause(
-            || Timestamp::from_nanos(read_boot_nanos()),
-            |within| {
-                let is_change = self.watching.wait(&self.reload_signal.wake, Some(within));
-                (is_change, self.watching.has_open_files())
-            },
+            boot_time,
+            |within| self.watching.wait(&self.reload_signal.wake, Some(within)),
             || request.load(Ordering::SeqCst),
         );
-        let is_closed = !self.watching.has_open_files();
-        if !is_closed && !request.load(Ordering::SeqCst) {
-            warn!(
-                "a rules file is still being written after {OPEN_MAX:?}, and is read as it is: replace files by renaming new ones"
-            );
-        }
-        self.watching.forget_open_files();
-        is_closed
     }
 }
 
-/// Waits until no change comes for `SETTLE` and no file is open to its writer, for `SETTLE_MAX` or `OPEN_MAX` at most. An
-/// explicit request comes after the writes, so it ends the wait. `look` waits for a change for the given time, and returns
-/// whether one came and whether a file is open.
+fn boot_time() -> Timestamp {
+    Timestamp::from_nanos(read_boot_nanos())
+}
+
+/// Waits until no change comes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the writes, so it
+/// ends the wait. `changes_within` waits for a change for the given time.
 fn wait_for_pause(
     now: impl Fn() -> Timestamp,
-    mut look: impl FnMut(Duration) -> (bool, bool),
+    mut changes_within: impl FnMut(Duration) -> bool,
     requested: impl Fn() -> bool,
 ) {
-    let (begin, mut most) = (now(), SETTLE_MAX);
-    while !requested() && now().since(begin) < most {
-        most = match look(SETTLE) {
-            (false, false) => return,
-            (_, true) => OPEN_MAX,
-            (true, false) => SETTLE_MAX,
-        };
-    }
+    let begin = now();
+    while !requested() && now().since(begin) < SETTLE_MAX && changes_within(SETTLE) {}
 }
 
 /// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
@@ -175,9 +183,6 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// The longest wait for writers that do not pause.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
-
-/// The longest wait for a writer to close its file, as a copy over a network may pause.
-const OPEN_MAX: Duration = Duration::from_secs(10);
 
 /// Fast enough for changes by hand, at little load: each look stats every file.
 const POLL_PERIOD: Duration = Duration::from_secs(2);
@@ -200,13 +205,8 @@ mod tests {
     use crate::clock::Timestamp;
 
     /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
-    /// until `last_change_millis`, if a request comes at `request_millis`, and the file is open until `closed_millis`.
-    fn millis_waited(
-        period_millis: u64,
-        last_change_millis: u64,
-        request_millis: u64,
-        closed_millis: u64,
-    ) -> u128 {
+    /// until `last_change_millis`, if a request comes at `request_millis`.
+    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u128 {
         let now = Cell::new(Timestamp::ORIGIN);
         let elapsed = || now.get().since(Timestamp::ORIGIN);
         let period = Duration::from_millis(period_millis);
@@ -214,7 +214,7 @@ mod tests {
             let is_change =
                 period < within && elapsed() + period <= Duration::from_millis(last_change_millis);
             now.set(now.get().after(if is_change { period } else { within }));
-            (is_change, elapsed() < Duration::from_millis(closed_millis))
+            is_change
         };
         wait_for_pause(|| now.get(), changes_within, || elapsed() >= Duration::from_millis(request_millis));
         elapsed().as_millis()
@@ -223,15 +223,11 @@ mod tests {
     #[test]
     fn waits_for_end_of_writes_up_to_a_maximum() {
         let never = u64::MAX;
-        assert_eq!(millis_waited(10, 0, never, 0), 100, "no further write");
-        assert_eq!(millis_waited(10, 300, never, 0), 400, "writes for 300 ms");
-        assert_eq!(millis_waited(99, 495, never, 0), 595, "writes with the longest pauses");
-        assert_eq!(millis_waited(10, never, never, 0), 1_000, "writes without end");
-        assert_eq!(millis_waited(10, never, 250, 0), 250, "an explicit request after 250 ms");
-        assert_eq!(millis_waited(10, never, 0, 0), 0, "an explicit request before");
-        assert_eq!(millis_waited(10, 0, never, 2_550), 2_600, "a pause before the file is closed");
-        assert_eq!(millis_waited(10, never, never, 2_550), 2_550, "writes without end, closed once");
-        assert_eq!(millis_waited(10, 0, never, never), 10_000, "a file that stays open");
-        assert_eq!(millis_waited(10, 0, 300, never), 300, "an explicit request while it is open");
+        assert_eq!(millis_waited(10, 0, never), 100, "no further write");
+        assert_eq!(millis_waited(10, 300, never), 400, "writes for 300 ms");
+        assert_eq!(millis_waited(99, 495, never), 595, "writes with the longest pauses");
+        assert_eq!(millis_waited(10, never, never), 1_000, "writes without end");
+        assert_eq!(millis_waited(10, never, 250), 250, "an explicit request after 250 ms");
+        assert_eq!(millis_waited(10, never, 0), 0, "an explicit request before");
     }
 }

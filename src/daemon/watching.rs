@@ -1,7 +1,7 @@
 //! Changes of the rules as the kernel reports them: one inotify descriptor for the life of the daemon, read
 //! by the thread that reads the rules. Where watching fails, the caller polls the files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::watched_paths::DirectoryPaths;
-use crate::clock::read_boot_nanos;
-use crate::rules::{Fingerprint, glance};
+use crate::clock::{Timestamp, read_boot_nanos};
+use crate::rules::{Fingerprint, OpenFiles, glance};
 
 #[derive(Debug, Default)]
 pub(super) struct DirectoryWatch {
@@ -25,8 +25,9 @@ pub(super) struct DirectoryWatch {
     places: DirectoryPaths,
     /// Whether a watched directory may have been replaced.
     moved: bool,
-    /// Rules files that a writer has changed and not closed since: half of one may be valid.
-    open: BTreeSet<PathBuf>,
+    /// Rules files that a writer has changed and not closed since, each with the time of the change: half of one may be
+    /// valid.
+    open: BTreeMap<PathBuf, Timestamp>,
     /// Whether some changes are not reported, so that the caller has to poll.
     pub(super) polls: bool,
     /// The fingerprint of the files at the last look.
@@ -139,9 +140,10 @@ impl DirectoryWatch {
             let path = name.map_or_else(|| directory.clone(), |name| directory.join(name));
             self.moved |= self.places.is_one(&path) || events.contains(ReadFlags::IGNORED);
             if self.places.concern(&path) {
-                is_change = true;
+                // Further writes to an open file change nothing: it is not read before it is closed.
+                is_change |= !events.contains(ReadFlags::MODIFY) || !self.open.contains_key(&path);
                 if events.contains(ReadFlags::MODIFY) {
-                    self.open.insert(path);
+                    self.open.entry(path).or_insert_with(|| Timestamp::from_nanos(read_boot_nanos()));
                 } else if events.intersects(CLOSES) {
                     self.open.remove(&path);
                 }
@@ -149,14 +151,29 @@ impl DirectoryWatch {
         }
     }
 
-    /// Whether a rules file was changed and not closed since.
-    pub(super) fn has_open_files(&self) -> bool {
-        !self.open.is_empty()
+    /// The rules files that were changed and not closed since.
+    pub(super) fn open_files(&self) -> OpenFiles {
+        self.open.keys().cloned().collect()
     }
 
-    /// Counts all files as closed: their writers keep them open.
+    /// Counts all files as closed until they are changed again.
     pub(super) fn forget_open_files(&mut self) {
         self.open.clear();
+    }
+
+    /// The time until the first open file has been waited for [`OPEN_MAX`].
+    pub(super) fn until_overdue(&self, now: Timestamp) -> Option<Duration> {
+        let oldest = self.open.values().min()?;
+        Some(OPEN_MAX.saturating_sub(now.since(*oldest)))
+    }
+
+    /// Counts files that were open for [`OPEN_MAX`] as closed until they are changed again; returns them.
+    pub(super) fn take_overdue(&mut self, now: Timestamp) -> Vec<PathBuf> {
+        let is_overdue = |since: &Timestamp| now.since(*since) >= OPEN_MAX;
+        let overdue =
+            self.open.iter().filter(|(_, since)| is_overdue(since)).map(|(file, _)| file.clone()).collect();
+        self.open.retain(|_, since| !is_overdue(since));
+        overdue
     }
 
     pub(super) fn sees_a_change(&self, path: &Path) -> bool {
@@ -192,6 +209,9 @@ const CLOSES: ReadFlags =
 /// The first pass sets the watches, the second confirms that nothing moved meanwhile.
 const RENEWALS_MAX: usize = 4;
 
+/// The longest wait for a writer to close its file, as a copy over a network may pause.
+pub(super) const OPEN_MAX: Duration = Duration::from_secs(10);
+
 /// Some dozens of events; the longest file name fits.
 const EVENTS_BYTES: usize = 4_096;
 
@@ -200,12 +220,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write;
     use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use rustix::event::{EventfdFlags, eventfd};
 
-    use super::DirectoryWatch;
+    use super::{DirectoryWatch, OPEN_MAX, Timestamp};
 
     fn wake() -> OwnedFd {
         eventfd(0, EventfdFlags::NONBLOCK).unwrap()
@@ -241,6 +263,35 @@ mod tests {
             assert_eq!(reports(&mut watching, &wake), *is_reported, "{what}");
             assert!(!reports(&mut watching, &wake), "{what} is reported once");
         }
+    }
+
+    #[test]
+    fn waits_for_each_open_file_until_it_is_overdue() {
+        let ground = tempfile::tempdir().unwrap();
+        let rules = ground.path().canonicalize().unwrap();
+        let file = rules.join("a.yaml");
+        let (mut watching, wake) = (DirectoryWatch::default(), wake());
+        watching.renew(&rules);
+        let mut writer = fs::File::create(&file).unwrap();
+        writer.write_all(b"a").unwrap();
+        assert!(reports(&mut watching, &wake));
+        let began = *watching.open.get(&file).unwrap();
+        writer.write_all(b"b").unwrap();
+        assert!(!reports(&mut watching, &wake), "it is open already");
+        fs::write(rules.join("b.yaml"), "b").unwrap();
+        assert!(reports(&mut watching, &wake), "another file");
+        assert_eq!(watching.open_files(), [file.clone()].into_iter().collect(), "closed files are left out");
+        let almost = Timestamp::from_nanos(began.as_nanos() + 9_999_999_999);
+        assert_eq!(watching.until_overdue(almost), Some(Duration::from_nanos(1)));
+        assert_eq!(watching.take_overdue(almost), [] as [PathBuf; 0]);
+        let overdue = began.after(OPEN_MAX);
+        assert_eq!(watching.take_overdue(overdue), std::slice::from_ref(&file));
+        assert_eq!((watching.open_files().is_empty(), watching.until_overdue(overdue)), (true, None));
+        // The next change opens it again, and closing it is a change.
+        writer.write_all(b"c").unwrap();
+        assert!(reports(&mut watching, &wake) && !watching.open_files().is_empty());
+        drop(writer);
+        assert!(reports(&mut watching, &wake) && watching.open_files().is_empty());
     }
 
     #[test]

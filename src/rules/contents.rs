@@ -1,5 +1,6 @@
 //! Fingerprints of the files of a rules directory, to detect changes without parsing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::Metadata;
@@ -46,6 +47,27 @@ impl Mix {
     }
 }
 
+/// Rules files and tables that a writer has changed and not closed since, by their paths without links.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenFiles(BTreeSet<PathBuf>);
+
+impl OpenFiles {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn has(&self, file: &Path) -> bool {
+        !self.0.is_empty() && file.canonicalize().is_ok_and(|file| self.0.contains(&file))
+    }
+}
+
+impl FromIterator<PathBuf> for OpenFiles {
+    fn from_iter<I: IntoIterator<Item = PathBuf>>(files: I) -> OpenFiles {
+        OpenFiles(files.into_iter().collect())
+    }
+}
+
 /// Fingerprints of the files of the rules at one path: rules files and tables of a directory except hidden
 /// ones, or one file and the tables that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,13 +101,10 @@ impl FileFingerprints {
         FileFingerprints { files: files.collect(), unlisted: None }
     }
 
-    pub(super) fn fingerprint(&self) -> Fingerprint {
-        let mut mix = Mix::default();
-        if let Some(why) = self.unlisted {
-            mix.add(&why.0.to_le_bytes());
-        }
-        self.files.iter().for_each(|(file, content)| mix.add_file(file, *content));
-        mix.finish()
+    /// Returns the fingerprints of all files but the open ones.
+    pub(super) fn without(mut self, open: &OpenFiles) -> FileFingerprints {
+        self.files.retain(|(file, _)| !open.has(file));
+        self
     }
 
     /// Returns the fingerprint of a domain: its own rules files, and all tables, as it may name any of them.

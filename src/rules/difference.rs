@@ -80,7 +80,7 @@ fn changed(name: &str, old: &[RuleField], new: &[RuleField]) -> Option<String> {
     }
     let texts: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, *old, *new)).collect();
     let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
-        true => "; its counts are dropped, it starts fresh",
+        true => STARTS_FRESH,
         false => "",
     };
     Some(format!("{name}: {}{fresh}", texts.join(", ")))
@@ -96,6 +96,9 @@ fn from_to(field: &str, old: Option<&str>, new: Option<&str>) -> String {
 
 /// Fields whose change discards the state of a rule.
 const STATE_FIELDS: [&str; 6] = ["algorithm", "window", "key", "unit", "buckets", "scope"];
+
+/// The end of the change of a rule whose counts are dropped.
+pub const STARTS_FRESH: &str = "; its counts are dropped, it starts fresh";
 
 /// A log with more lines is not read.
 const LINES_MAX: usize = 200;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::condition::joined;
-use super::contents::{FileFingerprints, Fingerprint};
+use super::contents::{FileFingerprints, Fingerprint, OpenFiles};
 use super::difference::changes;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
 use super::source::{NamedTable, Source};
@@ -21,8 +21,10 @@ pub struct Library {
     good: Vec<ReadDomain>,
     /// The domains of each file, for files that no longer parse.
     homes: FileDomains,
-    /// The fingerprint of the files as last read; `None` forces the next reload.
-    seen: Option<Fingerprint>,
+    /// The domains with errors at the last reading that was applied.
+    failed: Vec<Box<str>>,
+    /// The files as last read; `None` forces the next reload.
+    seen: Option<FileFingerprints>,
     begun: bool,
     /// Valid texts of an earlier process, until a reading has been applied.
     remembered: Vec<DomainTexts>,
@@ -84,7 +86,8 @@ pub enum NotApplied {
 impl Reading {
     /// Whether all files are valid and in force.
     pub fn is_good(&self) -> bool {
-        self.halt.is_none() && !self.problems.iter().any(Problem::is_error)
+        let has_failed = !self.kept.is_empty() || !self.without.is_empty();
+        self.halt.is_none() && !has_failed && !self.problems.iter().any(Problem::is_error)
     }
 }
 
@@ -96,6 +99,7 @@ impl Library {
             scopes: Scopes::default(),
             good: Vec::new(),
             homes: FileDomains::new(),
+            failed: Vec::new(),
             seen: None,
             begun: false,
             remembered: Vec::new(),
@@ -120,7 +124,7 @@ impl Library {
 
     /// Starts with texts of an earlier process instead of the files. The files are read when they change.
     pub fn begin_with(&mut self, texts: Vec<DomainTexts>) {
-        self.seen = Some(FileFingerprints::of(&self.path).fingerprint());
+        self.seen = Some(FileFingerprints::of(&self.path));
         self.remember(texts);
         self.recall(|_| true);
         (self.begun, self.remembered) = (true, Vec::new());
@@ -130,7 +134,7 @@ impl Library {
     /// since the last reading, as another one follows.
     pub fn texts(&self) -> Vec<DomainTexts> {
         let contents = FileFingerprints::of(&self.path);
-        if self.seen != Some(contents.fingerprint()) {
+        if self.seen.as_ref() != Some(&contents) {
             return Vec::new();
         }
         let stands =
@@ -144,6 +148,32 @@ impl Library {
         if self.is_outdated() { Vec::new() } else { texts }
     }
 
+    /// Returns the changes from an earlier process to the domains in force, of those whose files are without errors.
+    pub fn changes_since(&self, before: &[DomainTexts]) -> Vec<String> {
+        let now = self.texts();
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for texts in before {
+            let current = now.iter().find(|current| current.domain == texts.domain);
+            let good = self.find(&texts.domain);
+            // Texts that are the same, as most are at a restart, are not parsed.
+            let may_differ = match current {
+                Some(current) => current != texts,
+                None => good.is_none(),
+            };
+            if let Some(domain) = may_differ.then(|| read_kept(texts, &self.scopes)).flatten() {
+                old.push(domain);
+                new.extend(good.map(|good| Arc::clone(&good.domain)));
+            }
+        }
+        let is_named = |all: &[DomainTexts], name: &str| all.iter().any(|texts| *texts.domain == *name);
+        let added = self.good.iter().filter(|good| {
+            let name = good.domain.name();
+            is_named(&now, name) && !is_named(before, name)
+        });
+        new.extend(added.map(|good| Arc::clone(&good.domain)));
+        changes(&old, &new)
+    }
+
     /// Returns the path of the rules.
     pub fn path(&self) -> &Path {
         &self.path
@@ -151,13 +181,26 @@ impl Library {
 
     /// Whether the files have changed since the last reading. Reads all files without parsing.
     pub fn is_outdated(&self) -> bool {
-        self.seen != Some(FileFingerprints::of(&self.path).fingerprint())
+        self.is_outdated_beside(&OpenFiles::default())
+    }
+
+    /// Whether files other than these have changed since the last reading.
+    pub fn is_outdated_beside(&self, open: &OpenFiles) -> bool {
+        let seen = self.seen.clone().map(|seen| seen.without(open));
+        seen != Some(FileFingerprints::of(&self.path).without(open))
     }
 
     /// Reads all files and swaps the valid domains.
     pub fn read(&mut self) -> Reading {
-        let (contents, loaded) = self.read_settled();
+        self.read_beside(&OpenFiles::default())
+    }
+
+    /// Reads all files but the open ones and swaps the valid domains, except those that an open file adds to: half of a
+    /// file may be valid. These stay as they are until a later reading.
+    pub fn read_beside(&mut self, open: &OpenFiles) -> Reading {
+        let (contents, mut loaded) = self.read_settled(open);
         let settled = self.seen.is_some();
+        let held = self.hold(&mut loaded, open);
         let Loaded { domains, problems, failed, homes, homeless, unlisted } = loaded;
         let recalled = self.recall(|name| unlisted || failed.iter().any(|failed| **failed == *name));
         // The first reading has no earlier rules to keep, so the valid part is applied.
@@ -178,13 +221,39 @@ impl Library {
             let unchanged = self.find(domain.name()).filter(same);
             good.push(unchanged.cloned().unwrap_or(ReadDomain { domain, content, settled }));
         }
+        self.failed.clone_from(&failed);
         let (kept, without): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|name| self.find(name).is_some());
-        good.extend(kept.iter().filter_map(|name| self.find(name)).cloned());
+        good.extend(held.iter().chain(&kept).filter_map(|name| self.find(name)).cloned());
         let changes = changes(&shared(&self.good), &shared(&good));
         (self.good, self.begun) = (good, true);
         self.remembered = Vec::new();
         Reading { problems, kept, without, recalled, homeless, halt, changes }
+    }
+
+    /// Takes the domains that an open file adds to, or an open table, out of a reading; returns those that had no errors
+    /// before. The others count as failed still.
+    fn hold(&self, loaded: &mut Loaded, open: &OpenFiles) -> Vec<Box<str>> {
+        if open.is_empty() {
+            return Vec::new();
+        }
+        loaded.problems.retain(|problem| !open.has(Path::new(&*problem.position.file)));
+        let adds = |name: &str| {
+            let mut files = loaded.homes.iter().filter(|(_, homes)| homes.iter().any(|home| **home == *name));
+            files.any(|(file, _)| open.has(Path::new(&**file)))
+        };
+        let names_table = |domain: &Domain| tables_of(domain).iter().any(|(table, _)| open.has(table));
+        let is_held =
+            |name: &str| adds(name) || self.find(name).is_some_and(|good| names_table(&good.domain));
+        let (mut held, failed): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut loaded.failed).into_iter().partition(|name| is_held(name));
+        let (unread, domains): (Vec<_>, Vec<_>) = std::mem::take(&mut loaded.domains)
+            .into_iter()
+            .partition(|domain| is_held(domain.name()) || names_table(domain));
+        held.extend(unread.iter().map(|domain| domain.name().into()));
+        let (still_failed, held) = held.into_iter().partition(|name| self.failed.contains(name));
+        (loaded.domains, loaded.failed) = (domains, [failed, still_failed].concat());
+        held
     }
 
     /// Restores wanted domains of an earlier process, unless a reading was applied; returns their names.
@@ -225,13 +294,13 @@ impl Library {
 
     /// Reads until the files do not change meanwhile, so that versions are not mixed, at most
     /// [`READINGS_MAX`] times. Clears `seen` if they kept changing.
-    fn read_settled(&mut self) -> (FileFingerprints, Loaded) {
-        let mut before = FileFingerprints::of(&self.path);
+    fn read_settled(&mut self, open: &OpenFiles) -> (FileFingerprints, Loaded) {
+        let mut before = FileFingerprints::of(&self.path).without(open);
         let mut readings = 1;
         loop {
-            let loaded = read_knowing(&self.path, &self.homes, &self.scopes);
-            let after = FileFingerprints::of(&self.path);
-            self.seen = (before == after).then(|| after.fingerprint());
+            let loaded = read_knowing(&self.path, &self.homes, open, &self.scopes);
+            let after = FileFingerprints::of(&self.path).without(open);
+            self.seen = (before == after).then(|| after.clone());
             if self.seen.is_some() || readings == READINGS_MAX {
                 return (after, loaded);
             }
@@ -250,14 +319,7 @@ impl DomainTexts {
         let mut files: Vec<&str> = files.collect();
         files.sort_unstable();
         let read = |path: &Path| Source::read(path).ok().map(|source| source.text().to_owned());
-        let tables: BTreeSet<(PathBuf, &str)> = domain
-            .rules()
-            .iter()
-            .filter_map(|rule| {
-                let table = rule.overrides.as_ref()?.file.as_deref()?;
-                Some((Path::new(&*rule.position.file).with_file_name(table), table))
-            })
-            .collect();
+        let tables = tables_of(domain);
         Some(DomainTexts {
             domain: domain.name().into(),
             files: files
@@ -275,6 +337,16 @@ impl DomainTexts {
         let tables: Arc<[NamedTable]> = self.tables.clone().into();
         self.files.iter().map(move |(file, text)| Source::kept(file, text.clone(), Arc::clone(&tables)))
     }
+}
+
+/// Returns the tables that the rules of a domain name: path and name.
+fn tables_of(domain: &Domain) -> BTreeSet<(PathBuf, &str)> {
+    let rules = domain.rules().iter();
+    let tables = rules.filter_map(|rule| {
+        let table = rule.overrides.as_ref()?.file.as_deref()?;
+        Some((Path::new(&*rule.position.file).with_file_name(table), table))
+    });
+    tables.collect()
 }
 
 fn shared(good: &[ReadDomain]) -> Vec<Arc<Domain>> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::contents::visible;
+use super::contents::{OpenFiles, visible};
 use super::de::{self, Mapping};
 use super::draft::Draft;
 use super::file::RulesFile;
@@ -59,17 +59,18 @@ pub fn read(path: &Path) -> Loaded {
 
 /// Like [`read`], with scopes from the settings for rules without one.
 pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
-    read_knowing(path, &FileDomains::default(), scopes)
+    read_knowing(path, &FileDomains::default(), &OpenFiles::default(), scopes)
 }
 
-/// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading.
-pub(super) fn read_knowing(path: &Path, known: &FileDomains, scopes: &Scopes) -> Loaded {
-    read_by(known, scopes, |reading| reading.path(path))
+/// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading, an open
+/// one does so without a report.
+pub(super) fn read_knowing(path: &Path, known: &FileDomains, open: &OpenFiles, scopes: &Scopes) -> Loaded {
+    read_by(known, open, scopes, |reading| reading.path(path))
 }
 
 /// Reads one domain from saved texts. `None` if this version finds errors in texts saved by another.
 pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Domain>> {
-    let loaded = read_by(&FileDomains::default(), scopes, |reading| {
+    let loaded = read_by(&FileDomains::default(), &OpenFiles::default(), scopes, |reading| {
         texts.sources().for_each(|source| reading.source(source));
     });
     loaded.domains.into_iter().find(|domain| domain.name() == &*texts.domain)
@@ -82,16 +83,28 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 
 /// Reads the rules at a path, if given, and then one text as another file.
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
-    read_by(&FileDomains::default(), &Scopes::default(), |reading| {
+    read_by(&FileDomains::default(), &OpenFiles::default(), &Scopes::default(), |reading| {
         path.into_iter().for_each(|path| reading.path(path));
         reading.source(Source::new(file, text.to_owned()));
     })
 }
 
-fn read_by(known: &FileDomains, scopes: &Scopes, read: impl FnOnce(&mut FileReading<'_>)) -> Loaded {
+fn read_by(
+    known: &FileDomains,
+    open: &OpenFiles,
+    scopes: &Scopes,
+    read: impl FnOnce(&mut FileReading<'_>),
+) -> Loaded {
     let (drafts, sources) = (Vec::new(), Vec::new());
-    let mut reading =
-        FileReading { drafts, loaded: Loaded::default(), sources, known, scopes, pools: HashMap::new() };
+    let mut reading = FileReading {
+        drafts,
+        loaded: Loaded::default(),
+        sources,
+        known,
+        open,
+        scopes,
+        pools: HashMap::new(),
+    };
     read(&mut reading);
     reading.finish()
 }
@@ -105,6 +118,8 @@ struct FileReading<'k> {
     sources: Vec<Source>,
     /// The domains of each file at the last reading.
     known: &'k FileDomains,
+    /// Files whose text may be half of one.
+    open: &'k OpenFiles,
     scopes: &'k Scopes,
     /// The position of each pool's `shed` entry, in all domains.
     pools: HashMap<Box<str>, Position>,
@@ -174,7 +189,12 @@ impl FileReading<'_> {
     }
 
     fn file(&mut self, path: &Path) {
-        match Source::read(path) {
+        let read = Source::read(path);
+        if self.open.has(path) {
+            let text = read.map_or_else(|unreadable| unreadable.text, Source::into_text);
+            return self.hold(path, &text);
+        }
+        match read {
             Ok(source) => self.source(source),
             Err(unreadable) => {
                 self.spoil(&unreadable.problem.position.file, &unreadable.text);
@@ -191,9 +211,23 @@ impl FileReading<'_> {
         if domains.is_empty() {
             self.loaded.homeless.push(Arc::clone(file));
         }
+        self.break_domains(file, &domains);
+    }
+
+    /// Breaks the domains of a file that is being written: those of the last reading, and other known ones that its text
+    /// appears to name.
+    fn hold(&mut self, path: &Path, text: &str) {
+        let file = path.to_string_lossy().into();
+        let mut domains = domains_by_sight(text);
+        domains.retain(|name| self.known.values().flatten().any(|known| **known == **name));
+        domains.extend(self.known.get(&file).into_iter().flatten().map(ToString::to_string));
+        self.break_domains(&file, &domains);
+    }
+
+    fn break_domains(&mut self, file: &Arc<str>, domains: &[String]) {
         for name in domains {
-            self.draft(&name, |draft| draft.broken = true);
-            self.settle(file, &name);
+            self.draft(name, |draft| draft.broken = true);
+            self.settle(file, name);
         }
     }
 

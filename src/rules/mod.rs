@@ -43,8 +43,8 @@ pub(crate) mod words;
 pub mod yaml;
 
 pub use condition::{Condition, Pattern, conditions};
-pub use contents::{Fingerprint, glance};
-pub use difference::changes;
+pub use contents::{Fingerprint, OpenFiles, glance};
+pub use difference::{STARTS_FRESH, changes};
 pub use fleet::{
     CellRate, FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope,
     Scopes, WholeNumbers,

@@ -1,7 +1,7 @@
 //! Exact keys with a number each, compact enough for hundreds of thousands.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -74,11 +74,11 @@ impl Rows {
         self.rows.len()
     }
 
-    /// Returns a short fingerprint of the rows.
-    pub fn fingerprint(&self) -> String {
+    /// Returns a short fingerprint of the rows, and of what their numbers mean.
+    pub fn fingerprint(&self, meaning: impl Hash) -> String {
         let rows = self.rows.iter().map(|row| FixedState::default().hash_one((row.start, row.number)));
         let rows = rows.fold(0, |all, row| all ^ row);
-        format!("{:016x}", rows ^ FixedState::default().hash_one(&self.bytes))
+        format!("{:016x}", rows ^ FixedState::default().hash_one((&self.bytes, meaning)))
     }
 
     /// Whether there are no keys.

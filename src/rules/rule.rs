@@ -276,7 +276,10 @@ impl Limit {
             let numbers = self.allowance(*number).map_or_else(|| "unlimited".to_owned(), of_allowance);
             format!("{} {numbers}", conditions(asked))
         });
-        let rows = (!rows.is_empty()).then(|| format!("{} rows ({})", rows.len(), rows.fingerprint()));
+        let rows = (!rows.is_empty()).then(|| {
+            let allowances = self.allowances.iter().skip(1).map(|one| one.as_ref().map(Allowance::fields));
+            format!("{} rows ({})", rows.len(), rows.fingerprint(allowances.collect::<Vec<_>>()))
+        });
         listed.chain(rows).collect::<Vec<_>>().join("; ")
     }
 }

@@ -115,6 +115,10 @@ impl Source {
         }
     }
 
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
     /// Returns the text.
     pub fn text(&self) -> &str {
         &self.text

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::files::{OWNER_ONLY, open_no_follow};
+use super::files::{OWNER_ONLY, check_owner, open_no_follow};
 use super::moment::Moment;
 use crate::clock::read_boot_nanos;
 use crate::sys;
@@ -31,6 +31,7 @@ impl Crashes {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(OWNER_ONLY);
         let mut file = open_no_follow(path, &mut options)?;
+        check_owner(&file)?;
         let clock = here.clock.unwrap_or_default();
         let mut records = Vec::new();
         (&mut file).take(RECORDS_BYTES_MAX).read_to_end(&mut records)?;

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -109,9 +109,28 @@ fn parent_directory(path: &Path) -> &Path {
 /// Opens a regular file for reading. Links are followed.
 ///
 /// # Errors
-/// File system errors; `InvalidInput` if it is not a regular file, as a named pipe would block the start.
+/// File system errors; `InvalidInput` if it is not a regular file, as a named pipe would block the start, or if
+/// [`check_owner`] does not trust it.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open(path, OpenOptions::new().read(true), OFlags::empty())
+    let file = open(path, OpenOptions::new().read(true), OFlags::empty())?;
+    check_owner(&file)?;
+    Ok(file)
+}
+
+/// Trusts files of root and of this process's user. Another user that may write to the directory could add others: their
+/// checksums have no secret, and rules, switches or a key would steer the daemon.
+///
+/// # Errors
+/// `InvalidInput` if the file belongs to another user.
+pub(super) fn check_owner(file: &File) -> io::Result<()> {
+    if [0, rustix::process::geteuid().as_raw()].contains(&file.metadata()?.uid()) {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it belongs neither to root nor to the daemon's user",
+        ))
+    }
 }
 
 /// Opens a regular file like [`open_regular`], with these options and without following a link.
@@ -148,6 +167,7 @@ impl SmallFile {
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let file = open_no_follow(&self.path.lock(), OpenOptions::new().read(true)).ok()?;
+        check_owner(&file).ok()?;
         file.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tonic::Status;
+use tracing::warn;
 
 use super::link::NumberedFrame;
 use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -13,7 +14,7 @@ use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::deadline;
 use crate::limit::fixed_window::FixedWindowQuota;
 use crate::protocol::{
-    CheckRequest, Code, DESCRIPTORS_MAX, Mode, RequestFrame, RequestOptions, UnitsField, is_name,
+    CheckRequest, Code, DESCRIPTORS_MAX, Mode, PAIRS_MAX, RequestFrame, RequestOptions, UnitsField, is_name,
 };
 
 #[derive(Debug)]
@@ -109,7 +110,18 @@ impl EnvoyHandler {
         };
         let frame = if cost == 0 { RequestFrame::Peek(check) } else { RequestFrame::Hit(check) };
         let descriptors = indexes.iter().filter_map(|index| request.descriptors.get(*index));
-        Ok((id, encode::fitting(&frame, descriptors.map(pairs).collect())?))
+        let frame = encode::fitting(&frame, descriptors.clone().map(pairs).collect())?;
+        let entries = |descriptor: &RateLimitDescriptor| {
+            descriptor.entries.len() + usize::from(descriptor.limit.is_some())
+        };
+        if let Some(entries) = descriptors.map(entries).max().filter(|most| *most > PAIRS_MAX) {
+            warn!(
+                domain,
+                entries,
+                "a descriptor of Envoy has more than {PAIRS_MAX} entries, and is judged by the first"
+            );
+        }
+        Ok((id, frame))
     }
 }
 
@@ -144,8 +156,10 @@ fn pairs(descriptor: &RateLimitDescriptor) -> Pairs<'_> {
         Ok(key) if is_name(key) => (key, String::from_utf8_lossy(&entry.value)),
         _ => (NO_NAME, "".into()),
     });
-    let no_node = descriptor.limit.as_ref().map(|_| (NO_NODE, "".into()));
-    no_node.into_iter().chain(pairs).collect()
+    // The rules judge a longer descriptor by its first entries. No node has as many, and one of fewer is another node.
+    let has_node = descriptor.limit.is_none() && descriptor.entries.len() <= PAIRS_MAX;
+    let no_node = (!has_node).then(|| (NO_NODE, "".into()));
+    no_node.into_iter().chain(pairs).take(PAIRS_MAX).collect()
 }
 
 /// The status of an ERROR.
@@ -158,9 +172,9 @@ fn refused(code: Code, message: String) -> Status {
     }
 }
 
-/// The first attribute of a descriptor that has a limit of its own, so that no node of a tree counts it. It is empty, so that no
-/// rule matches it.
-const NO_NODE: &str = "limit of its own";
+/// The first attribute of a descriptor that has a limit of its own, or too many entries, so that no node of a tree counts it.
+/// It is empty, so that no rule matches it.
+const NO_NODE: &str = "no node";
 
 /// The same for an entry whose key is no name.
 const NO_NAME: &str = "no name";

@@ -117,7 +117,7 @@ pub(super) struct HealthCheckResponse {
 
 /// Whether a request has few enough descriptors and entries to be decoded: each takes some times its bytes.
 pub(super) fn is_small(mut request: &[u8]) -> Result<bool, DecodeError> {
-    let mut descriptors = 0;
+    let (mut descriptors, mut entries) = (0, 0);
     while request.has_remaining() {
         let (tag, wire_type) = decode_key(&mut request)?;
         if (tag, wire_type) != (DESCRIPTORS_TAG, WireType::LengthDelimited) {
@@ -127,7 +127,8 @@ pub(super) fn is_small(mut request: &[u8]) -> Result<bool, DecodeError> {
         let length = usize::try_from(decode_varint(&mut request)?).unwrap_or(usize::MAX);
         let (descriptor, rest) = request.split_at_checked(length).unwrap_or((request, &[]));
         descriptors += 1;
-        if descriptors > DESCRIPTORS_MAX || entries(descriptor)? > ENTRIES_MAX {
+        entries += count_entries(descriptor)?;
+        if descriptors > DESCRIPTORS_MAX || entries > ENTRIES_MAX {
             return Ok(false);
         }
         request = rest;
@@ -136,7 +137,7 @@ pub(super) fn is_small(mut request: &[u8]) -> Result<bool, DecodeError> {
 }
 
 /// Counts the entries of a descriptor, up to one too many.
-fn entries(mut descriptor: &[u8]) -> Result<usize, DecodeError> {
+fn count_entries(mut descriptor: &[u8]) -> Result<usize, DecodeError> {
     let mut entries = 0;
     while descriptor.has_remaining() && entries <= ENTRIES_MAX {
         let (tag, wire_type) = decode_key(&mut descriptor)?;
@@ -152,4 +153,5 @@ const ENTRIES_TAG: u32 = 1;
 /// Four requests of the protocol.
 pub(super) const DESCRIPTORS_MAX: usize = 4 * crate::protocol::DESCRIPTORS_MAX;
 
-pub(super) const ENTRIES_MAX: usize = crate::protocol::PAIRS_MAX;
+/// In all descriptors together: a single one may have more than are judged.
+pub(super) const ENTRIES_MAX: usize = DESCRIPTORS_MAX * crate::protocol::PAIRS_MAX;

@@ -180,8 +180,9 @@ impl EnvoyHandler {
         let message = body.get(GRPC_HEADER_BYTES..).unwrap_or_default();
         if !is_small(message).map_err(|error| Status::invalid_argument(error.to_string()))? {
             let message = format!(
-                "a request has at most {DESCRIPTORS_MAX} descriptors of at most {ENTRIES_MAX} entries"
+                "a request has at most {DESCRIPTORS_MAX} descriptors, of at most {ENTRIES_MAX} entries in all"
             );
+            warn!("{NOT_JUDGED}: {message}");
             return Err(Status::invalid_argument(message));
         }
         let request = Request::from_parts(head, Full::new(body));
@@ -197,10 +198,7 @@ impl EnvoyHandler {
             Ok(_) => AnswerKind::Allowed,
             Err(status) if status.code() == GrpcCode::Unavailable => AnswerKind::Degraded,
             Err(status) => {
-                warn!(
-                    "a request of Envoy was not judged, and passes unless its filter denies: {}",
-                    status.message()
-                );
+                warn!("{NOT_JUDGED}: {}", status.message());
                 AnswerKind::Rejected
             }
         });
@@ -261,6 +259,8 @@ async fn read(
     let late = |_| Status::deadline_exceeded("the request did not arrive in time");
     tokio::time::timeout(BODY_PATIENCE, read).await.map_err(late)?
 }
+
+const NOT_JUDGED: &str = "a request of Envoy was not judged, and passes unless its filter denies";
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -7,6 +7,7 @@ use strum::VariantArray;
 
 use super::Finding;
 use super::reach::{self, User};
+use crate::daemon::file_owners::{self, ForeignWriter};
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
@@ -63,7 +64,18 @@ pub(super) fn state(settings: &Settings, of_daemon: Option<&User>, is_seen: bool
         return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", help)];
     };
     let found = std::iter::once(directory(path, settings.memory_max_bytes, of_daemon));
-    found.chain(left(path)).collect()
+    let foreign = file_owners::of_state(path, of_daemon.map(|user| user.uid));
+    found.chain(foreign.into_iter().map(|foreign| of_foreign(STATE, foreign))).chain(left(path)).collect()
+}
+
+/// Checks that no user besides root and the daemon's may change the settings, the rules and the secrets.
+pub(super) fn owners(file: Option<&Path>, settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding> {
+    let foreign = file_owners::of_settings(file, settings, of_daemon.map(|user| user.uid));
+    foreign.into_iter().map(|foreign| of_foreign("files", foreign)).collect()
+}
+
+fn of_foreign(what: &'static str, foreign: ForeignWriter) -> Finding {
+    Finding::warning(what, format!("{}: {}", foreign.path.display(), foreign.message), foreign.help)
 }
 
 /// Returns findings on files that a start set aside or a crash loop left, and that were not removed since. `directory`

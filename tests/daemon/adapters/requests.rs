@@ -1,9 +1,12 @@
 //! Requests in JSON: every verdict, every wrong body.
 
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
 use serde_json::{Value, json};
 
-use super::{connect, exchange, post, send, start, with_http};
-use crate::wire::{hit, verdict_of};
+use super::{Answer, connect, exchange, post, request_bytes, send, start, with_http};
+use crate::wire::{PATIENCE, hit, verdict_of};
 
 const SESSION: &[&str] = &["tidegate-session: one"];
 
@@ -182,6 +185,21 @@ fn judges_odd_values() {
     }
 }
 
+#[test]
+fn answers_a_client_that_writes_no_more() {
+    let daemon = with_http("");
+    for verdict in ["allow", "allow", "limit"] {
+        let mut http = connect(&daemon);
+        http.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = json!({"domain": "shop", "attributes": {"user": "u"}}).to_string();
+        http.write_all(&request_bytes("POST /v1/hit", &[], &body, "")).unwrap();
+        http.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        http.read_to_end(&mut answer).unwrap();
+        assert_eq!(Answer::read(&answer).expect("an answer").json()["verdict"], verdict);
+    }
+}
+
 /// Requests and their bodies, the status and words of the error.
 fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
     let long = "x".repeat(600_000);
@@ -196,6 +214,12 @@ fn faults() -> Vec<(&'static str, String, u16, &'static str)> {
             r#"{"domain": "shop", "attribute": {}}"#,
             400,
             "unknown field `attribute`, expected one of `domain`",
+        ),
+        (
+            "POST /v1/hit",
+            r#"{"domain": "shop", "attributes": {"user": "a"}, "attributes": {"user": "b"}}"#,
+            400,
+            "duplicate field `attributes`",
         ),
         ("POST /v1/hit", r#"{"domain": 7}"#, 400, "invalid type: integer `7`, expected a string"),
         ("POST /v1/hit", r#"{"domain": "a/b"}"#, 400, "domain"),

@@ -57,8 +57,13 @@ fn reads_no_file_that_its_writer_has_open() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!(limit(&daemon), Some(7));
     }
+    // Another domain does not wait for it.
+    let web = version(9).replace("domain: api", "domain: web");
+    fs::write(daemon.plan.path("rules/web.yaml"), web).unwrap();
+    daemon.await_log(&["web: new, 1 rule"]);
     writer.write_all(rest.as_bytes()).unwrap();
     assert_eq!(limit(&daemon), Some(7));
+    assert!(!daemon.log().contains("still being written"), "{}", daemon.log());
     drop(writer);
     await_limit(&daemon, Some(10));
     assert!(!daemon.log().contains("removed"), "{}", daemon.log());

@@ -70,6 +70,36 @@ fn removed_domain_stays_removed_after_restart() {
 }
 
 #[test]
+fn logs_changes_of_rules_since_the_last_run() {
+    const CHANGED: &str = "since the last run the rules changed";
+    let daemon = two_domains().stopped().start();
+    // Its thread compares before it reloads.
+    daemon.run("reload");
+    assert!(!daemon.log().contains(CHANGED), "{}", daemon.log());
+    let plan = daemon.stopped().rules("api.yaml", &RULES.replace("key: [user], rate", "key: [org], rate"));
+    let plan = plan.rules("few.csv", "user,rate,burst\nspecial,1/h,4\n");
+    let plan = plan.rules("web.yaml", &TABLED.replace("domain: tabled", "domain: web"));
+    let daemon = plan.start();
+    daemon.await_log(&[
+        "INFO",
+        CHANGED,
+        "changes=3",
+        "api/per-user: key [user] → [org]; its counts are dropped",
+    ]);
+    daemon.await_log(&[CHANGED, "; tabled/by-file: overrides", "; web: new, 1 rule"]);
+    let plan = daemon.stopped();
+    fs::remove_file(plan.path("rules/web.yaml")).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&[CHANGED, "changes=1", "web: removed with its 1 rule: it has NO LIMITS now"]);
+    // A domain that keeps its last good rules for errors is not changed.
+    let plan = daemon.stopped().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
+    let daemon = plan.start();
+    daemon.run("hit api user=u");
+    let (_, _, log) = daemon.outcome("reload");
+    assert!(!daemon.log().contains(CHANGED), "{log}");
+}
+
+#[test]
 fn ignores_damaged_last_good_rules() {
     let plan = two_domains().killed().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
     let damaged = kept(&plan).replace("burst: 1,", "burst: 9,");

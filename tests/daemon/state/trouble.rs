@@ -1,7 +1,7 @@
 //! Faults of the state directory: the daemon serves, logs each once, and recovers.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::process::Command;
 
 use super::daemon::{Plan, eventually};
@@ -67,6 +67,45 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 6, "still switched off: {}", daemon.log());
     daemon.run("switch per-user --clear");
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0, "{}", daemon.log());
+}
+
+/// Its checksums have no secret: another user may write such files.
+#[test]
+fn uses_no_file_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can give a file away");
+        return;
+    }
+    for file in ["hash-key", "tables", "rules", "switches"] {
+        let daemon = plan().start();
+        allowed(&mut daemon.greeted(), "u", 3);
+        daemon.run("switch per-user disabled");
+        let rules = state(&daemon.plan).join("rules");
+        eventually("the rules are kept", || rules.exists().then_some(()));
+        let mut plan = daemon.stopped();
+        let path = state(&plan).join(file);
+        let before = fs::read(&path).unwrap();
+        chown(&path, Some(4711), None).unwrap();
+        if file == "rules" {
+            plan = plan.rules("api.yaml", "domain: api\nlimits: 5\n");
+        }
+        let daemon = plan.start();
+        let path = path.display().to_string();
+        daemon.await_log(&["WARN", &path, "owner=4711", "the user 4711 may change it; help: "]);
+        let expected = match file {
+            // The switch holds, or the domain has no limits.
+            "hash-key" | "tables" | "rules" => 6,
+            _ => 2,
+        };
+        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), expected, "{file}: {}", daemon.log());
+        if file == "rules" {
+            daemon.await_log(&["ERROR", "domain=api", "NO LIMITS"]);
+        }
+        let plan = daemon.stopped();
+        let owner = fs::metadata(state(&plan).join(file)).map(|found| found.uid());
+        assert!(owner.is_err() || owner.is_ok_and(|owner| owner == 0), "{file} is replaced");
+        assert!(file != "hash-key" || fs::read(state(&plan).join(file)).unwrap() != before);
+    }
 }
 
 #[test]

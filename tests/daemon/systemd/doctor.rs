@@ -125,6 +125,11 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
     // A state directory that others may search.
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     has(&finding(&daemon.doctor(&[]), "state"), &["others can look into it", "chmod 0700"]);
+    // Files that every user may change.
+    fs::set_permissions(daemon.plan.path("rules"), fs::Permissions::from_mode(0o777)).unwrap();
+    finds(&daemon.doctor(&[]), "look ", "files", &["rules: every user may change it"]);
+    fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
+    has(&output_text(&daemon.doctor(&[])), &["every user may replace the files of the state directory"]);
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
     assert!(finding(&daemon.doctor(&[]), "state").contains("install -d -m 0700"));
     // Settings with which the daemon would not start.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
-use tidegate::rules::{Domain, Library, NotApplied, Reading};
+use tidegate::rules::{Domain, Library, NotApplied, OpenFiles, Reading};
 
 use super::problems::folder;
 
@@ -49,13 +49,22 @@ impl Bench {
 
     #[track_caller]
     fn reads(&mut self, expected: &Expected<'_>) -> Reading {
-        let reading = self.library.read();
+        let reading = self.reads_beside(&[], expected);
+        assert!(!self.library.is_outdated());
+        reading
+    }
+
+    /// Reads while a writer has these files open.
+    #[track_caller]
+    fn reads_beside(&mut self, open: &[&str], expected: &Expected<'_>) -> Reading {
+        let open: OpenFiles = open.iter().map(|name| self.path(name).canonicalize().unwrap()).collect();
+        let reading = self.library.read_beside(&open);
         assert_eq!(self.shown(), expected.domains, "{:#?}", reading.problems);
         assert_eq!(reading.changes, expected.changes);
         assert_eq!(names(&reading.kept), expected.kept);
         assert_eq!(names(&reading.without), expected.without);
         assert_eq!(reading.halt, None);
-        assert!(!self.library.is_outdated());
+        assert!(!self.library.is_outdated_beside(&open));
         reading
     }
 
@@ -148,6 +157,67 @@ fn one_bad_file_keeps_old_rules_of_its_domain() {
     bench.remove("b.yaml");
     let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
     bench.reads(&Expected { domains: "api: a", changes: &changes, ..FINE });
+}
+
+#[test]
+fn open_file_holds_back_its_domains_alone() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B), ("c.yaml", WEB_C)]);
+    bench.library.read();
+    bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
+    bench.write("c.yaml", WEB_D);
+    // Parts of a valid file: some are valid too.
+    let mut changes = D_FOR_C;
+    for (part, domains) in [
+        ("", "web: d; api: a b"),
+        ("domain: api", "web: d; api: a b"),
+        ("domain: api\nlimits:\n- {na", "web: d; api: a b"),
+        ("domain: ap", "web: d; api: a b"),
+        ("domain: web\nlimits: [", "api: a b; web: d"),
+    ] {
+        bench.write("b.yaml", part);
+        let reading = bench.reads_beside(&["b.yaml"], &Expected { domains, changes, ..FINE });
+        assert!(reading.is_good(), "{part}: {:?}", reading.problems);
+        changes = &[];
+    }
+    bench.write("b.yaml", API_B);
+    assert!(bench.library.is_outdated(), "it was not read");
+    let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
+    bench.reads(&Expected { domains: "api: a b; web: d", changes: &changes, ..FINE });
+}
+
+#[test]
+fn open_new_file_neither_stops_others_nor_hides_errors() {
+    let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
+    bench.library.read();
+    bench.write("c.yaml", WEB_D);
+    bench.write("n.yaml", "- what is this");
+    bench.reads_beside(
+        &["n.yaml"],
+        &Expected { domains: "web: d", changes: D_FOR_C, without: &["api"], ..FINE },
+    );
+    // A domain with errors has them until its file is closed.
+    bench.write("a.yaml", "domain: api\n");
+    let reading =
+        bench.reads_beside(&["a.yaml", "n.yaml"], &Expected { domains: "web: d", without: &["api"], ..FINE });
+    assert!(!reading.is_good());
+}
+
+#[test]
+fn open_table_holds_back_domains_that_name_it() {
+    let limit = "limits:\n- {name: a, key: [u], rate: 1/s, overrides_file: rows.csv}\n";
+    let rows = "u,rate\nx,5/s\n";
+    let api = format!("domain: api\n{limit}");
+    let mut bench = Bench::new(&[("a.yaml", &*api), ("c.yaml", WEB_C), ("rows.csv", rows)]);
+    assert!(bench.library.read().is_good());
+    let held = bench.domain("api");
+    bench.write("c.yaml", WEB_D);
+    let mut expected = Expected { domains: "web: d; api: a", changes: D_FOR_C, ..FINE };
+    for part in ["u,rate\n", "u,ra"] {
+        bench.write("rows.csv", part);
+        assert!(bench.reads_beside(&["rows.csv"], &expected).is_good());
+        assert!(Arc::ptr_eq(&held, &bench.domain("api")), "{part}");
+        expected = Expected { domains: "web: d; api: a", ..FINE };
+    }
 }
 
 #[test]

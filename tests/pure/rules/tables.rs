@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::rules::{Loaded, Selection, read};
+use tidegate::rules::{Loaded, Selection, changes, read};
 
 use super::problems::folder;
 use super::quotas::limit;
@@ -29,6 +29,24 @@ fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str
         let key = domain.transformed_key(0, &selection, &mut scratch);
         assert_eq!(domain.allowance_of(0, &selection, key.values()), *expected, "{request:?}\n{table}");
     }
+}
+
+#[test]
+fn change_of_any_number_in_table_is_reported() {
+    let read = |table: &str| load(USER, table.as_bytes()).domains;
+    let before = "user,rate,burst\nann,5/s,5\nben,7/s,7\n";
+    assert_eq!(changes(&read(before), &read(before)), [] as [&str; 0]);
+    for (old, new) in [("5/s", "6/s"), ("ben,7/s,7", "ben,7/s,8"), ("ann", "eve"), ("ben,7/s,7", "ben,5/s,5")]
+    {
+        let changes = changes(&read(before), &read(&before.replace(old, new)));
+        assert!(
+            matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows (")),
+            "{new}: {changes:?}"
+        );
+    }
+    // The rule's own rate is reported alone.
+    let own = load("key: [user], rate: 2/s", before.as_bytes()).domains;
+    assert_eq!(changes(&read(before), &own), ["api/a: rate 1/s → 2/s, burst 1 → 2"]);
 }
 
 #[test]

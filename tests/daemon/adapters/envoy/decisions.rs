@@ -202,10 +202,15 @@ fn limits_a_descriptor_by_its_own_limit() {
     let limited = envoy.ask(&Ask { descriptors: vec![two()], ..ask("shop", &[]) });
     assert!(limited.header("ratelimit").unwrap().starts_with("\"envoy\";r=0;"), "{limited:?}");
     assert_eq!(limited.header("tidegate-status"), Some("429"));
-    let sixteen = "a=1 b=2 c=3 d=4 e=5 f=6 g=7 h=8 i=9 j=10 k=11 l=12 m=13 n=14 o=15 p=16";
-    for (pairs, unit) in [("tokens=t", 0), ("tokens=t", 8), ("tokens=t", -1), (sixteen, YEAR)] {
-        let asked = Ask { descriptors: vec![with(pairs, 1, unit)], ..ask("shop", &[]) };
-        assert_eq!(envoy.call(PATH, &[], &asked).status, 3, "{pairs} {unit}");
+    for unit in [0, 8, -1] {
+        let asked = Ask { descriptors: vec![with("tokens=t", 1, unit)], ..ask("shop", &[]) };
+        assert_eq!(envoy.call(PATH, &[], &asked).status, 3, "{unit}");
+    }
+    // The limit takes the place of an entry, of the last of sixteen.
+    let sixteen = || with("a=1 b=2 c=3 d=4 e=5 f=6 g=7 h=8 i=9 j=10 k=11 l=12 m=13 n=14 o=15 p=16", 1, YEAR);
+    for code in [OK, OVER] {
+        let asked = Ask { descriptors: vec![sixteen()], ..ask("shop", &[]) };
+        check(&envoy.ask(&asked), code, &[own(code, 1, 0)], &asked);
     }
     assert_eq!(metric(&daemon, "tidegate_envoy_key_evictions_total"), Some(0.0));
 }
@@ -261,6 +266,11 @@ fn limits_values_of_any_bytes_and_length() {
             check(&envoy.ask(&asked), code, &[user(code, remaining)], &value.len());
         }
     }
+    // More entries than a request of the protocol has: the first of them count.
+    let deep = format!("user=of-deep {}", "a=b ".repeat(40));
+    let codes = [0; 3].map(|_| envoy.ask(&ask("shop", &[&*deep])).overall_code);
+    assert_eq!(codes, [OK, OK, OVER]);
+    daemon.await_log(&["WARN", "is judged by the first", "entries=41"]);
     // Eight descriptors of sixteen long values.
     let long = |number: usize| {
         let pairs: Vec<String> = (0..16).map(|key| format!("k{key}={number}{}", "v".repeat(3_900))).collect();

@@ -29,7 +29,7 @@ fn rejects_malformed_requests_and_answers_the_next() {
     let descriptors = framed(&b"\x12\0".repeat(500_000));
     let entries = framed(&[&b"\x12\xc0\x84\x3d"[..], &b"\x0a\0".repeat(500_000)].concat());
     let many = ask("shop", &["user=u1"; 33]);
-    let deep = ask("shop", &[&*"a=b ".repeat(17)]);
+    let deep = ask("shop", &[&*"a=b ".repeat(513)]);
     let table: Vec<(&str, Vec<u8>, &[i32])> = vec![
         ("nothing", vec![], &[13]),
         ("half a head", vec![0, 0], &[13]),

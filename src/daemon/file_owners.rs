@@ -1,0 +1,178 @@
+//! Finds files that steer the daemon and that users besides root and the daemon's own may change: the state directory,
+//! the settings, the rules and the secrets.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use tracing::warn;
+
+use super::settings::Settings;
+
+/// A file or directory that another user may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ForeignWriter {
+    pub(crate) path: PathBuf,
+    owner: u32,
+    mode: u32,
+    pub(crate) message: String,
+    pub(crate) help: String,
+}
+
+/// Warns of other writers of this daemon's state directory.
+pub(super) fn warn_of_state(directory: &Path) {
+    log(of_state(directory, Some(rustix::process::geteuid().as_raw())));
+}
+
+/// Warns of other writers of the settings file and of the files that the settings name.
+pub(super) fn warn_of_settings(file: Option<&Path>, settings: &Settings) {
+    log(of_settings(file, settings, Some(rustix::process::geteuid().as_raw())));
+}
+
+fn log(foreign: Vec<ForeignWriter>) {
+    for ForeignWriter { path, owner, mode, message, help } in foreign {
+        let (path, mode) = (path.display(), format!("{mode:04o}"));
+        warn!(%path, owner, mode, "{message}; help: {help}");
+    }
+}
+
+/// Checks the state directory of a daemon of the user `uid` (`None`: unknown, so that owners are not checked), and its
+/// files.
+pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ForeignWriter> {
+    let owned = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
+    let Ok(found) = directory.metadata() else { return Vec::new() };
+    let shown = directory.display();
+    let whose = match found.mode() {
+        mode if mode & 0o002 != 0 => Some("every user".to_owned()),
+        mode if mode & 0o020 != 0 => Some(format!("the group {}", found.gid())),
+        _ if !owned(found.uid()) => Some(format!("the user {}", found.uid())),
+        _ => None,
+    };
+    let help = match uid.filter(|_| !owned(found.uid())) {
+        Some(uid) => format!("chown -R {uid} {shown} && chmod 0700 {shown}"),
+        None => format!("chmod 0700 {shown}"),
+    };
+    let message = |whose| format!("{whose} may replace the files of the state directory");
+    let mut foreign: Vec<_> =
+        whose.map(|whose| foreign(directory, &found, message(whose), help)).into_iter().collect();
+    let help = "remove it, or give it to the daemon's user; another user's is not read";
+    foreign.extend(entries(directory).filter_map(|file| changeable(&file, 0o022, owned, help)));
+    foreign
+}
+
+/// Checks the settings file, the rules and the secrets that the settings name.
+pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<u32>) -> Vec<ForeignWriter> {
+    let is_trusted = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
+    let help = "let root or the daemon's user own it, and no other user write it: chown, chmod go-w";
+    let redis = settings.redis.as_ref();
+    let password = redis.and_then(|redis| redis.link.password_file.as_deref());
+    let secret = redis.and_then(|redis| redis.fleet_secret_file.as_deref());
+    let tokens = settings.adapters.iter().filter(|(_, endpoint)| endpoint.listen.is_some());
+    let tokens = tokens.map(|(_, endpoint)| &*endpoint.token_file);
+    let named = file.into_iter().chain(password).chain(secret).chain(tokens);
+    let mut foreign: Vec<_> = named.filter_map(|path| changeable(path, 0o002, is_trusted, help)).collect();
+    // Rules may belong to the user that deploys them, and be writable by the group of their authors.
+    let directory = if settings.rules.is_dir() { Some(&*settings.rules) } else { settings.rules.parent() };
+    let deployer = directory.and_then(|directory| directory.metadata().ok()).map(|found| found.uid());
+    let is_trusted = |owner| is_trusted(owner) || deployer == Some(owner);
+    let rules = std::iter::once(settings.rules.clone()).chain(entries(&settings.rules));
+    foreign.extend(rules.filter_map(|path| changeable(&path, 0o002, is_trusted, help)));
+    foreign
+}
+
+/// Returns a path with one of these bits in its mode, or an owner that is not trusted.
+fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &str) -> Option<ForeignWriter> {
+    let found = path.metadata().ok()?;
+    let message = match found.mode() & bits {
+        bits if bits & 0o002 != 0 => "every user may change it".to_owned(),
+        0 if is_trusted(found.uid()) => return None,
+        0 => format!("the user {} may change it", found.uid()),
+        _ => format!("the group {} may change it", found.gid()),
+    };
+    // A mounted config map is: its directory has mode 0777.
+    let is_read_only = statvfs(path).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if is_read_only {
+        return None;
+    }
+    Some(foreign(path, &found, message, help.to_owned()))
+}
+
+fn foreign(path: &Path, found: &Metadata, message: String, help: String) -> ForeignWriter {
+    ForeignWriter { path: path.to_owned(), owner: found.uid(), mode: found.mode() & 0o7777, message, help }
+}
+
+/// Lists the files of a directory, except hidden ones; empty if it is none.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = directory.read_dir().into_iter().flatten().flatten().take(ENTRIES_MAX);
+    let visible = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+    visible.map(|entry| entry.path()).filter(|path| path.is_file())
+}
+
+/// More files of one directory are not looked at.
+const ENTRIES_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::{Settings, of_settings, of_state};
+
+    #[test]
+    fn finds_what_other_users_may_change() {
+        let ground = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let path = |name: &str| ground.path().join(name);
+        let set = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        fs::create_dir(path("rules")).unwrap();
+        fs::create_dir(path("state")).unwrap();
+        for file in ["rules/a.yaml", "state/switches", "settings.yaml"] {
+            fs::write(path(file), "").unwrap();
+        }
+        let settings = Settings { rules: path("rules"), ..Settings::by_default() };
+        let found = || {
+            let mut all = of_state(&path("state"), Some(uid));
+            all.extend(of_settings(Some(&path("settings.yaml")), &settings, Some(uid)));
+            let shown =
+                |path: &std::path::Path| path.strip_prefix(ground.path()).unwrap().display().to_string();
+            all.iter().map(|one| format!("{}: {}", shown(&one.path), one.message)).collect::<Vec<_>>()
+        };
+        let modes = [("rules", 0o775), ("rules/a.yaml", 0o664), ("state", 0o755), ("settings.yaml", 0o660)];
+        modes.iter().for_each(|(name, mode)| set(name, *mode));
+        set("state/switches", 0o600);
+        assert_eq!(found(), [] as [&str; 0]);
+        let gid = rustix::process::getegid().as_raw();
+        for (name, mode, expected) in [
+            ("state", 0o777, "state: every user may replace the files of the state directory".to_owned()),
+            ("state", 0o770, format!("state: the group {gid} may replace the files of the state directory")),
+            ("state/switches", 0o660, format!("state/switches: the group {gid} may change it")),
+            ("state/switches", 0o602, "state/switches: every user may change it".to_owned()),
+            ("rules", 0o777, "rules: every user may change it".to_owned()),
+            ("rules/a.yaml", 0o646, "rules/a.yaml: every user may change it".to_owned()),
+            ("settings.yaml", 0o666, "settings.yaml: every user may change it".to_owned()),
+        ] {
+            let before = path(name).metadata().unwrap().permissions();
+            set(name, mode);
+            assert_eq!(found(), [expected], "{mode:o}");
+            fs::set_permissions(path(name), before).unwrap();
+        }
+        // Only root may give files away.
+        for (name, expected) in [
+            ("state", "state: the user 4711 may replace the files of the state directory"),
+            ("state/switches", "state/switches: the user 4711 may change it"),
+            ("rules/a.yaml", "rules/a.yaml: the user 4711 may change it"),
+            ("settings.yaml", "settings.yaml: the user 4711 may change it"),
+        ] {
+            if chown(path(name), Some(4711), None).is_ok() {
+                assert_eq!(found(), [expected]);
+                chown(path(name), Some(uid), None).unwrap();
+            }
+        }
+        // The user that deploys rules owns their directory.
+        for name in ["rules", "rules/a.yaml"] {
+            let _ = chown(path(name), Some(4711), None);
+        }
+        assert_eq!(found().iter().filter(|line| line.starts_with("rules/")).count(), 0);
+    }
+}
