@@ -171,7 +171,7 @@ impl Digest {
 ///
 /// Packed, so that an entry has no padding.
 #[derive(Clone, Copy, Debug)]
-#[repr(Rust, packed(2))]
+#[repr(Rust, packed)]
 pub(super) struct TableKey {
     hash: u64,
     tag: Tag,

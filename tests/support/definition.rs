@@ -10,7 +10,7 @@ pub(crate) enum Definition {
         parts: i128,
         interval: i128,
     },
-    /// Windows of Unix time, or from the first unit on by the boot-time clock.
+    /// Windows of Unix time, or by the boot-time clock from the first unit on, to 256 ns.
     FixedWindow {
         nanos: u64,
         first: bool,
@@ -147,7 +147,9 @@ impl Charged {
         let (mut began, mut used) = (None, 0);
         for (then, units) in &self.units {
             if began.is_none_or(|began| is_over(began, *then)) {
-                (began, used) = (Some(then.at), 0);
+                let at = then.at.as_nanos();
+                let at = if first { at / 256 * 256 } else { at };
+                (began, used) = (Some(Timestamp::from_nanos(at)), 0);
             }
             used += units;
         }
