@@ -150,6 +150,13 @@ pub(crate) fn join([low, high]: [u32; 2]) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// The lower half of a number.
+#[inline]
+pub(crate) const fn low_half(number: u32) -> u16 {
+    let [a, b, ..] = number.to_le_bytes();
+    u16::from_le_bytes([a, b])
+}
+
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at
 /// least 32, whole pages once the block is mapped on its own. Zero for zero. A block for which the heap has room is not
 /// mapped: the result is then at most a page too large.
