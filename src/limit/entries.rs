@@ -1,173 +1,202 @@
-//! The entries of one sliding log in one block of memory. The module works on times and units; limit and window are its
-//! caller's.
+//! The entries of one sliding log: three in the table, more in one block of memory. The module works on times and units;
+//! limit and window are its caller's.
 //!
 //! ```text
-//!   words  │ head, len │ dropped     │ oldest … newest │ free │
-//!            1 word      3 words for each entry: time low, time high, sum
+//!   few    │ len │ oldest … newest │ free │
+//!   many   │ head, len, units │ block │ ──▶ │ dropped │ oldest … newest │ free │
+//!                                           10 bytes for each entry: time, sum
 //! ```
 //!
 //! The sum of an entry is the total of all units up to and including it, so the units of a run of entries take one
-//! subtraction and a cut takes a binary search. Sums wrap; they are read as the distance from the sum of the entry
-//! before the oldest, which stays in its slot, or from zero at the front of the block. Dropped entries stay in their
-//! slots until the block is full; then the rest moves to the front at once.
+//! subtraction and a cut takes a binary search. Sums wrap; they are read as the distance to the sum of the newest entry,
+//! which is at most [`NEWER_UNITS_MAX`]. All units together are counted apart, up to `u32::MAX`: the oldest entry has those
+//! that no other has. Dropped entries stay in their slots until the block is full; then the rest moves to the front at once.
 
-use super::{halves, join, malloc_block_bytes};
+use super::{low_half, malloc_block_bytes};
 
-/// The block of entries; empty entries allocate nothing.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LogEntries {
-    words: Box<[u32]>,
+/// The entries; none allocate nothing.
+#[derive(Clone, Debug)]
+pub(super) enum LogEntries {
+    /// The units of all are the sum of the newest.
+    Few { len: u8, slots: [LogEntry; FEW] },
+    /// `head` is the slot of the oldest entry.
+    Many { head: u16, len: u16, units: u32, slots: Box<[LogEntry]> },
+}
+
+/// Packed: three, with their number and the variant, fill four words.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed)]
+pub(super) struct LogEntry {
+    nanos: u64,
+    sum: u16,
+}
+
+impl Default for LogEntries {
+    fn default() -> LogEntries {
+        LogEntries::Few { len: 0, slots: [LogEntry::default(); FEW] }
+    }
 }
 
 impl LogEntries {
     #[inline]
     pub(super) fn all(&self) -> EntryRun<'_> {
-        let (head, len) = self.span();
-        let slots = self.slots();
-        let base = head.checked_sub(1).and_then(|before| slots.get(before)).map_or(0, sum);
-        EntryRun { base, entries: slots.get(head..head + len).unwrap_or_default() }
+        match self {
+            LogEntries::Few { len, slots } => {
+                let entries = slots.get(..usize::from(*len)).unwrap_or_default();
+                EntryRun { units: newest_sum(entries).into(), entries }
+            }
+            LogEntries::Many { head, len, units, slots } => {
+                let (head, len) = (usize::from(*head), usize::from(*len));
+                EntryRun { units: *units, entries: slots.get(head..head + len).unwrap_or_default() }
+            }
+        }
     }
 
     pub(super) fn drop_oldest(&mut self, dropped: usize) {
-        let (head, len) = self.span();
-        match len.saturating_sub(dropped) {
-            0 => self.set_span(0, 0),
-            left => self.set_span(head + dropped, left),
-        }
+        self.cut_oldest(dropped, self.all().without_oldest(dropped).units);
     }
 
     /// Drops the newest `units` units and splits an entry if necessary.
     pub(super) fn drop_newest(&mut self, units: u32) {
         let all = self.all();
-        let left = all.units().saturating_sub(units);
-        if left == 0 {
-            self.words = Box::default();
+        let left = all.units.saturating_sub(units);
+        let whole = all.count_while(|sum| sum < left);
+        let Some(nanos) = all.nanos(whole).filter(|_| left > 0) else {
+            *self = LogEntries::default();
             return;
-        }
-        let (base, whole) = (all.base, all.count_while(|sum| sum < left));
-        let (head, _) = self.span();
-        self.set_sum(head + whole, base.wrapping_add(left));
-        self.set_span(head, whole + 1);
+        };
+        let sum = newest_sum(all.entries).wrapping_sub(low_half(all.units - left));
+        self.set_newest(whole, LogEntry { nanos, sum }, left);
     }
 
-    /// Merges the oldest `merged` entries into the entry after them.
+    /// Merges the oldest `merged` entries, which are not all, into the entry after them.
     pub(super) fn merge_oldest(&mut self, merged: usize) {
-        let (head, len) = self.span();
-        let base = self.all().base;
-        if merged > 0 && merged < len {
-            self.set_sum(head + merged - 1, base);
-            self.set_span(head + merged, len - merged);
-        }
+        self.cut_oldest(merged, self.all().units);
     }
 
     /// Adds units at a time, which must not be before the time of the newest entry. The block grows to hold at most
     /// `most` entries (at least one) and some spare slots; it shrinks when it has become far too large.
     ///
-    /// Where the total exceeds `u32::MAX`, the oldest entry loses the excess: it must have as many units to spare.
+    /// All entries but the oldest have at most [`NEWER_UNITS_MAX`] units afterwards: the caller merges others before. Where the
+    /// total exceeds `u32::MAX`, the oldest entry loses the excess: it must have as many units to spare.
     pub(super) fn add(&mut self, nanos: u64, units: u32, most: usize) {
-        let total = u64::from(self.all().units()) + u64::from(units);
-        let excess = total.saturating_sub(u64::from(u32::MAX));
-        if let Ok(excess @ 1..) = u32::try_from(excess) {
-            self.move_down(excess);
-        }
-        let (head, len) = self.span();
-        let all = self.all();
-        let sum = all.base.wrapping_add(all.units()).wrapping_add(units);
-        if all.newest() == Some(nanos) {
-            self.set_sum(head + len - 1, sum);
-            return;
-        }
-        self.make_room(most);
-        // `make_room` may have moved all entries, and with them the base of the sums.
-        let (head, len) = self.span();
-        let all = self.all();
-        let sum = all.base.wrapping_add(all.units()).wrapping_add(units);
-        if let Some(slot) = self.slots_mut().get_mut(head + len) {
-            *slot = entry(nanos, sum);
-        }
-        self.set_span(head, len + 1);
+        let total = self.all().units.saturating_add(units);
+        let is_new = self.all().newest() != Some(nanos);
+        self.make_room(usize::from(is_new), total, most);
+        let entries = self.all().entries;
+        let sum = newest_sum(entries).wrapping_add(low_half(units));
+        self.set_newest(entries.len() + usize::from(is_new) - 1, LogEntry { nanos, sum }, total);
     }
 
     /// Bytes that malloc allocates for the block.
     pub(super) fn heap_bytes(&self) -> usize {
-        malloc_block_bytes(self.words.len() * size_of::<u32>())
+        match self {
+            LogEntries::Few { .. } => 0,
+            LogEntries::Many { slots, .. } => malloc_block_bytes(size_of_val(&**slots)),
+        }
     }
 
-    /// Makes room for one more entry after the newest.
-    fn make_room(&mut self, most: usize) {
-        let (head, len) = self.span();
-        let (slots, slots_max) = (self.slots().len(), slots_max(most).max(len + 1));
-        if slots > slots_max || slots > SLOTS_KEPT && (len + 1) * SHRINK_BELOW <= slots {
-            return self.move_to(slots_for(2 * (len + 1)).min(slots_max));
+    /// Drops the oldest entries. The rest has `units` units: the oldest of it gains or loses some.
+    fn cut_oldest(&mut self, cut: usize, units: u32) {
+        match self {
+            LogEntries::Few { len, slots } => {
+                let left = usize::from(*len).saturating_sub(cut);
+                slots.rotate_left(cut.min(FEW));
+                let held = slots.get_mut(..left).unwrap_or_default();
+                let change = low_half(units).wrapping_sub(newest_sum(held));
+                for entry in held {
+                    entry.sum = entry.sum.wrapping_add(change);
+                }
+                *len = u8::try_from(left).unwrap_or_default();
+            }
+            LogEntries::Many { head, len, units: all, .. } => {
+                let cut = u16::try_from(cut).unwrap_or(u16::MAX).min(*len);
+                (*head, *len, *all) = (*head + cut, *len - cut, units);
+                if *len == 0 {
+                    *head = 0;
+                }
+            }
         }
-        if head + len < slots {
+    }
+
+    /// Sets the entry at an index, from the oldest on; it is the newest then, and all entries together have `total` units.
+    fn set_newest(&mut self, index: usize, newest: LogEntry, total: u32) {
+        let slot = match self {
+            LogEntries::Few { len, slots } => {
+                *len = u8::try_from(index + 1).unwrap_or_default();
+                slots.get_mut(index)
+            }
+            LogEntries::Many { head, len, units, slots } => {
+                *len = u16::try_from(index + 1).unwrap_or_default();
+                *units = total;
+                slots.get_mut(usize::from(*head) + index)
+            }
+        };
+        slot.into_iter().for_each(|slot| *slot = newest);
+    }
+
+    /// Makes room for `added` more entries after the newest, for `total` units in all.
+    fn make_room(&mut self, added: usize, total: u32, most: usize) {
+        let needed = self.all().len() + added;
+        let slots_max = slots_max(most).max(needed);
+        let (head, slots) = match self {
+            LogEntries::Few { .. } if needed <= FEW && total <= NEWER_UNITS_MAX => return,
+            LogEntries::Few { .. } => return self.move_to_block(slots_for(needed).min(slots_max)),
+            LogEntries::Many { head, slots, .. } => (usize::from(*head), slots.len()),
+        };
+        if slots > slots_max || needed * SHRINK_BELOW <= slots {
+            if needed <= FEW && total <= NEWER_UNITS_MAX {
+                return self.move_to_table();
+            }
+            return self.move_to_block(slots_for(2 * needed).min(slots_max));
+        }
+        if head + needed <= slots {
             return;
         }
-        // Moving down pays when it frees a quarter; at the largest size it is the only way, and it always frees a slot.
-        if head > 0 && (head * 4 >= slots || slots >= slots_max) {
-            self.move_down(0);
+        if head > 0 && (head * MOVED_ABOVE >= slots || slots >= slots_max) {
+            // At the largest size, moving down is the only way, and it always frees a slot.
+            self.move_down();
         } else {
-            self.move_to(slots_for(slots + 1).min(slots_max));
+            self.move_to_block(slots_for(slots + 1).min(slots_max));
         }
     }
 
-    /// Moves all entries to the front, where sums count from zero; the oldest entry loses `given_up` units.
-    fn move_down(&mut self, given_up: u32) {
-        let base = self.all().base.wrapping_add(given_up);
-        let (head, len) = self.span();
-        let slots = self.slots_mut();
-        if head + len <= slots.len() {
-            slots.copy_within(head..head + len, 0);
+    /// Moves all entries to the front of their block.
+    fn move_down(&mut self) {
+        if let LogEntries::Many { head, len, slots, .. } = self {
+            let (from, len) = (usize::from(std::mem::take(head)), usize::from(*len));
+            if from + len <= slots.len() {
+                slots.copy_within(from..from + len, 0);
+            }
         }
-        for [_, _, sum] in slots.iter_mut().take(len) {
-            *sum = sum.wrapping_sub(base);
-        }
-        self.set_span(0, len);
     }
 
     /// Moves all entries to a new block of `slots` slots.
-    fn move_to(&mut self, slots: usize) {
-        self.move_down(0);
-        let mut words = vec![0; 1 + slots * SLOT_WORDS].into_boxed_slice();
-        for (to, from) in words.iter_mut().zip(&self.words) {
-            *to = *from;
-        }
-        self.words = words;
+    fn move_to_block(&mut self, slots: usize) {
+        let EntryRun { units, entries } = self.all();
+        let mut slots = vec![LogEntry::default(); slots].into_boxed_slice();
+        copy(entries, &mut slots);
+        let len = u16::try_from(entries.len()).unwrap_or_default();
+        *self = LogEntries::Many { head: 0, len, units, slots };
     }
 
-    fn slots(&self) -> &[LogEntry] {
-        self.words.get(1..).unwrap_or_default().as_chunks().0
+    /// Moves all entries from their block to the table, where few enough are left.
+    fn move_to_table(&mut self) {
+        let EntryRun { units, entries } = self.all();
+        let mut slots = [LogEntry::default(); FEW];
+        copy(entries, &mut slots);
+        *self = LogEntries::Few { len: u8::try_from(entries.len()).unwrap_or_default(), slots };
+        self.cut_oldest(0, units);
     }
+}
 
-    fn slots_mut(&mut self) -> &mut [LogEntry] {
-        self.words.get_mut(1..).unwrap_or_default().as_chunks_mut().0
-    }
-
-    fn set_sum(&mut self, slot: usize, to: u32) {
-        if let Some([_, _, sum]) = self.slots_mut().get_mut(slot) {
-            *sum = to;
-        }
-    }
-
-    /// The slot of the oldest entry, and the number of entries.
-    fn span(&self) -> (usize, usize) {
-        let [a, b, c, d] = self.words.first().copied().unwrap_or(0).to_le_bytes();
-        (usize::from(u16::from_le_bytes([a, b])), usize::from(u16::from_le_bytes([c, d])))
-    }
-
-    fn set_span(&mut self, head: usize, len: usize) {
-        if let (Some(word), Ok(head), Ok(len)) =
-            (self.words.first_mut(), u32::try_from(head), u32::try_from(len))
-        {
-            // Both fit 16 bits: there are at most 12 500 slots (see `slots_max`).
-            *word = (len << 16) | head;
-        }
-    }
+fn copy(from: &[LogEntry], to: &mut [LogEntry]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryRun<'a> {
-    base: u32,
+    units: u32,
     entries: &'a [LogEntry],
 }
 
@@ -178,61 +207,60 @@ impl<'a> EntryRun<'a> {
 
     /// The time and the own units of each entry.
     pub(super) fn iter(self) -> impl Iterator<Item = (u64, u32)> + 'a {
-        let before = std::iter::once(self.base).chain(self.entries.iter().map(sum));
-        self.entries.iter().zip(before).map(|(entry, before)| (nanos(entry), sum(entry).wrapping_sub(before)))
+        let mut before = 0;
+        self.entries.iter().map(move |entry| {
+            let units = self.sum(entry) - before;
+            before += units;
+            (entry.nanos, units)
+        })
     }
 
     #[inline]
     pub(super) fn units(&self) -> u32 {
-        self.entries.last().map_or(0, |last| sum(last).wrapping_sub(self.base))
+        self.units
     }
 
     /// The time of the newest entry, in nanoseconds.
     #[inline]
     pub(super) fn newest(&self) -> Option<u64> {
-        self.entries.last().map(nanos)
+        self.entries.last().map(|newest| newest.nanos)
     }
 
     /// The time of one entry, in nanoseconds.
     pub(super) fn nanos(&self, index: usize) -> Option<u64> {
-        self.entries.get(index).map(nanos)
+        self.entries.get(index).map(|entry| entry.nanos)
     }
 
     /// The run without its oldest `dropped` entries.
     pub(super) fn without_oldest(self, dropped: usize) -> Self {
-        let base = dropped.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.base, sum);
-        EntryRun { base, entries: self.entries.get(dropped..).unwrap_or_default() }
+        let Some(last) = dropped.checked_sub(1).and_then(|last| self.entries.get(last)) else { return self };
+        EntryRun { units: self.units_after(last), entries: self.entries.get(dropped..).unwrap_or_default() }
     }
 
     /// The number of leading entries whose sum (of all units up to and including the entry) satisfies `holds`. Sums
     /// rise, and `holds` must stay false once it is false.
     pub(super) fn count_while(&self, holds: impl Fn(u32) -> bool) -> usize {
-        count_leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
+        count_leading(self.entries, |entry| holds(self.sum(entry)))
     }
 
     /// The number of leading entries whose time satisfies `holds`, which must stay false once it is false. Times never
     /// fall.
     pub(super) fn count_while_time(&self, holds: impl Fn(u64) -> bool) -> usize {
-        count_leading(self.entries, |entry| holds(nanos(entry)))
+        count_leading(self.entries, |entry| holds(entry.nanos))
+    }
+
+    fn sum(&self, entry: &LogEntry) -> u32 {
+        self.units - self.units_after(entry)
+    }
+
+    fn units_after(&self, entry: &LogEntry) -> u32 {
+        newest_sum(self.entries).wrapping_sub(entry.sum).into()
     }
 }
 
-/// Time low, time high, sum.
-type LogEntry = [u32; SLOT_WORDS];
-
-fn entry(nanos: u64, sum: u32) -> LogEntry {
-    let [low, high] = halves(nanos);
-    [low, high, sum]
-}
-
 #[inline]
-fn nanos([low, high, _]: &LogEntry) -> u64 {
-    join([*low, *high])
-}
-
-#[inline]
-fn sum([_, _, sum]: &LogEntry) -> u32 {
-    *sum
+fn newest_sum(entries: &[LogEntry]) -> u16 {
+    entries.last().map_or(0, |newest| newest.sum)
 }
 
 /// The number of leading entries that satisfy `holds`. Searches in doubling steps first: the end is mostly near the
@@ -249,16 +277,12 @@ fn count_leading(entries: &[LogEntry], holds: impl Fn(&LogEntry) -> bool) -> usi
 
 /// Bytes that malloc allocates for the block of a key: with one entry, and with the largest block for `most` entries.
 pub(super) const fn heap_bytes_of(most: usize) -> (usize, usize) {
-    (slots_bytes(1), slots_bytes(slots_max(most)))
+    (0, if most <= FEW { 0 } else { malloc_block_bytes(slots_max(most) * size_of::<LogEntry>()) })
 }
 
-const fn slots_bytes(slots: usize) -> usize {
-    malloc_block_bytes((1 + slots * SLOT_WORDS) * size_of::<u32>())
-}
-
-/// The smallest number of slots for `entries`: with the head word it fills the size to which malloc rounds up.
+/// The smallest number of slots for `entries` that fills the size to which malloc rounds up.
 fn slots_for(entries: usize) -> usize {
-    (entries + 1).next_power_of_two() - 1
+    (entries + 4).next_power_of_two() - 4
 }
 
 /// The largest number of slots for `entries`: a quarter more than they need, so that they move down once per that many
@@ -267,10 +291,17 @@ const fn slots_max(entries: usize) -> usize {
     if entries < 8 { entries } else { entries + entries / 4 }
 }
 
-const SLOT_WORDS: usize = 3;
+/// The most units of all entries but the oldest, and of entries in the table.
+pub(super) const NEWER_UNITS_MAX: u32 = 0xffff;
+
+/// The entries that the table holds.
+const FEW: usize = 3;
 
 /// A block shrinks when less than this fraction of it is used: small enough that it does not grow again at once.
 const SHRINK_BELOW: usize = 8;
 
-/// A block of 3 entries is not worth shrinking: malloc allocates as much for a block of 1.
-const SLOTS_KEPT: usize = 3;
+/// Moving down pays when it frees more than this fraction of the block.
+const MOVED_ABOVE: usize = 6;
+
+/// A table entry has 48 bytes, its key included.
+const _: () = assert!(size_of::<LogEntries>() == 32);

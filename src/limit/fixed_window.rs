@@ -17,7 +17,6 @@
 use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
-use super::coarse_timestamp::CoarseTimestamp;
 use super::rate::WINDOW_NANOS;
 use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now, Timestamp};
@@ -213,20 +212,34 @@ impl FixedWindowQuota {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(Rust, packed)]
 pub struct FixedWindowState {
-    /// The boot-time instant at which the key entered the window.
-    began: CoarseTimestamp,
-    count: u32,
+    /// The boot-time instant at which the key entered the window, to 256 ns, and the lowest byte of the count.
+    began_and_count: u64,
+    count_high: [u8; 3],
 }
 
 impl FixedWindowState {
     /// The boot-time instant at which the key entered the window, and the units counted since.
     pub fn to_parts(&self) -> (Timestamp, u32) {
-        (self.began.get(), self.count)
+        (self.began(), self.count())
     }
 
-    /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
+    /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts); the instant is rounded down.
+    #[inline]
     pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
-        FixedWindowState { began: CoarseTimestamp::at_or_before(began), count }
+        let [lowest, count_high @ ..] = count.to_le_bytes();
+        let began_and_count = began.as_nanos() & !COUNT_BITS | u64::from(lowest);
+        FixedWindowState { began_and_count, count_high }
+    }
+
+    #[inline]
+    fn began(&self) -> Timestamp {
+        Timestamp::from_nanos(self.began_and_count & !COUNT_BITS)
+    }
+
+    #[inline]
+    fn count(&self) -> u32 {
+        let ([lowest, ..], [b, c, d]) = (self.began_and_count.to_le_bytes(), self.count_high);
+        u32::from_le_bytes([lowest, b, c, d])
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -258,15 +271,16 @@ impl FixedWindowState {
 
     /// Refunds units, at most those that this window has counted.
     pub fn refund(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32) {
-        self.count = self.used(quota, now).saturating_sub(amount);
+        let left = self.used(quota, now).saturating_sub(amount);
+        *self = FixedWindowState::from_parts(self.began(), left);
     }
 
     /// The numbers of a reply about this key. `window` is the real length of the key's window.
     pub fn level(&self, quota: &FixedWindowQuota, now: Now) -> QuotaLevel {
-        let used = self.used(quota, now);
+        let (used, left) = self.counted(quota, now).unwrap_or_default();
         let remaining = quota.count.saturating_sub(used);
-        let left = if remaining == quota.count { 0 } else { self.nanos_until_end(quota, now) };
-        let inside = if used == 0 { now.at } else { self.began.get() };
+        let left = if remaining == quota.count { 0 } else { left };
+        let inside = if used == 0 { now.at } else { self.began() };
         QuotaLevel {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.reading(Now { at: inside, ..now })),
@@ -284,8 +298,8 @@ impl FixedWindowState {
     /// does.
     #[inline]
     pub fn nanos_until_fresh(&self, nanos_max: u64, now: Now) -> u64 {
-        let end = self.began.get().as_nanos().saturating_add(nanos_max);
-        if self.count == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }
+        let end = self.began().as_nanos().saturating_add(nanos_max);
+        if self.count() == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }
     }
 
     /// Counts up to `most`; a key in no window enters the current one.
@@ -295,12 +309,17 @@ impl FixedWindowState {
             return;
         }
         let used = self.used(quota, now);
-        if used == 0 {
-            self.began = CoarseTimestamp::in_window_of(now.at, |began| {
-                FixedWindowState { began, count: amount }.counted(quota, now).is_some()
-            });
-        }
-        self.count = used.saturating_add(amount).min(most).max(used);
+        let began = if used == 0 { FixedWindowState::entry_at(quota, now) } else { self.began() };
+        *self = FixedWindowState::from_parts(began, used.saturating_add(amount).min(most).max(used));
+    }
+
+    /// The instant kept for a key that enters a window now: the start of its unit of 256 ns, or of the next one if that start
+    /// is in the window before.
+    #[inline]
+    fn entry_at(quota: &FixedWindowQuota, now: Now) -> Timestamp {
+        let entered = FixedWindowState::from_parts(now.at, 1);
+        let (unit, next) = (entered.began(), entered.began().as_nanos().saturating_add(COUNT_BITS + 1));
+        if entered.counted(quota, now).is_some() { unit } else { Timestamp::from_nanos(next) }
     }
 
     /// The units counted now; zero once the window is over.
@@ -312,17 +331,17 @@ impl FixedWindowState {
     /// The units counted and the nanoseconds for which they count; `None` if nothing counts.
     #[inline]
     fn counted(&self, quota: &FixedWindowQuota, now: Now) -> Option<(u32, u64)> {
-        if self.count == 0 {
+        let (began, count) = self.to_parts();
+        if count == 0 {
             return None;
         }
-        let began = self.began.get();
         let reading = quota.reading(Now { at: began, ..now });
         let end = quota.end_of_window(reading);
         let lasts = end.saturating_sub(reading);
         // A window whose end saturates at `u64::MAX` is never over.
         let end = if end == u64::MAX { end } else { began.as_nanos().saturating_add(lasts) };
         let left = end.checked_sub(now.at.as_nanos()).filter(|left| *left > 0 || end == u64::MAX)?;
-        Some((self.count, left.max(1)))
+        Some((count, left.max(1)))
     }
 }
 
@@ -337,6 +356,9 @@ fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, LimitError> {
         WindowPeriod::Nanos(_) => Err(LimitError::PartDays),
     }
 }
+
+/// The bits of the count in the word of the instant.
+const COUNT_BITS: u64 = 0xff;
 
 const LONGEST_MONTH_DAYS: u64 = 31;
 

@@ -4,7 +4,6 @@
 //! row of buckets has to grow allocates.
 
 mod calendar;
-mod coarse_timestamp;
 pub mod concurrency;
 mod entries;
 pub mod fixed_window;
@@ -149,6 +148,13 @@ pub(crate) const fn halves(word: u64) -> [u32; 2] {
 #[inline]
 pub(crate) fn join([low, high]: [u32; 2]) -> u64 {
     u64::from(high) << 32 | u64::from(low)
+}
+
+/// The lower half of a number.
+#[inline]
+pub(crate) const fn low_half(number: u32) -> u16 {
+    let [a, b, ..] = number.to_le_bytes();
+    u16::from_le_bytes([a, b])
 }
 
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at

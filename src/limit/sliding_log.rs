@@ -1,4 +1,4 @@
-//! The sliding log: keeps every admitted unit with its time while it counts. Exact, and therefore large: 12 bytes per
+//! The sliding log: keeps every admitted unit with its time while it counts. Exact, and therefore large: 10 bytes per
 //! entry. No unit leaves early or late.
 //!
 //! ```text
@@ -14,12 +14,12 @@
 //! Entries are in the order of judgement: when the clock shows less than the time of the newest entry, that time is
 //! used.
 
-use super::entries::{EntryRun, LogEntries, heap_bytes_of};
+use super::entries::{EntryRun, LogEntries, NEWER_UNITS_MAX, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now};
 
-/// The largest N. Such a log takes 150 000 bytes per key; above it exactness is not observable, and `sliding_window`
+/// The largest N. Such a log takes 125 000 bytes per key; above it exactness is not observable, and `sliding_window`
 /// takes a thousandth of the memory.
 pub const COUNT_MAX: u32 = 10_000;
 
@@ -76,16 +76,16 @@ impl SlidingLogQuota {
         Micros::from_nanos(self.window_nanos)
     }
 
-    /// Heap bytes of a key: with one entry, and the most that a key ever has.
+    /// Heap bytes of a key: with one entry, and the most that a key has while it counts no more than N.
     pub fn heap_bytes(&self) -> (usize, usize) {
         heap_bytes_of(usize::try_from(self.count).unwrap_or(usize::MAX))
     }
 }
 
-/// The state of one key: 16 bytes, and one block of memory while something is counted.
+/// The state of one key: 32 bytes with the first three entries, or with the block of memory of more.
 ///
 /// All entries in the window are kept, with two exceptions: units of the same time are one entry, and where there are N
-/// entries already, those with N units or more after them are merged into the next entry that has fewer. N is here the
+/// entries already, or more units than the sums of entries hold, those with N units or more after them are merged into the next entry that has fewer. N is here the
 /// number of units that the quota stores separately ([`SlidingLogQuota::with_stored_units`]).
 ///
 /// *Merging changes no decision.* A request of one unit or more passes if the units in the window are at most N − cost,
@@ -116,14 +116,15 @@ impl SlidingLogState {
         if held.len() > entries_max || units > u64::from(u32::MAX) || !rises {
             return None;
         }
-        let mut entries = LogEntries::default();
+        let mut log = SlidingLogState::default();
         for (nanos, units) in held {
             if *units == 0 {
                 return None;
             }
-            entries.add(*nanos, *units, entries_max);
+            // The quota is not known: as many units are separate as any stores.
+            log.add(*nanos, *units, COUNT_MAX);
         }
-        Some(SlidingLogState { entries })
+        Some(log)
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -157,13 +158,18 @@ impl SlidingLogState {
         }
         let nanos = judgement_nanos(self.entries.all(), now);
         self.drop_expired(quota, now);
-        let entries_max = usize::try_from(quota.stored_units).unwrap_or(usize::MAX);
+        self.add(nanos, cost, quota.stored_units);
+    }
+
+    /// Adds an entry, and merges older ones if necessary.
+    fn add(&mut self, nanos: u64, cost: u32, stored_units: u32) {
+        let entries_max = usize::try_from(stored_units).unwrap_or(usize::MAX);
         let counted = self.entries.all();
         let total = u64::from(counted.units()) + u64::from(cost);
         let mut units = cost;
-        if counted.len() >= entries_max || total > u64::from(u32::MAX) {
+        if counted.len() >= entries_max || total > u64::from(NEWER_UNITS_MAX) {
             // An entry whose sum is at most the excess over N has N units or more after it, the new ones included.
-            let over = total.saturating_sub(u64::from(quota.stored_units));
+            let over = total.saturating_sub(u64::from(stored_units));
             let merged = counted.count_while(|sum| u64::from(sum) <= over);
             if merged < counted.len() {
                 self.entries.merge_oldest(merged);
@@ -172,8 +178,7 @@ impl SlidingLogState {
                 self.entries.drop_oldest(merged);
             }
         }
-        // A total that still does not fit is far above N, so all but N of it are in the oldest entry, which loses the
-        // excess.
+        // A total that does not fit is far above N, so all but N of it are in the oldest entry, which loses the excess.
         self.entries.add(nanos, units, entries_max);
     }
 

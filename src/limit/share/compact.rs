@@ -6,12 +6,14 @@
 //!           digest │ tokens, until when, level │ ──▶ Share        anything else
 //! ```
 
+use std::cell::Cell;
+
 use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
 use super::{OUTAGES_AT_START, ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::token_bucket::GcraState;
-use crate::limit::{QuotaLevel, TickScale, halves, malloc_block_bytes};
+use crate::limit::{QuotaLevel, TickScale, halves, low_half, malloc_block_bytes};
 
 /// A share in compact form.
 #[derive(Clone, Debug)]
@@ -25,6 +27,7 @@ enum Form {
 
 /// The state of an untracked key without borrowed tokens, debt or known level, as most keys are.
 #[derive(Clone, Debug)]
+#[repr(Rust, packed(2))]
 struct Untracked {
     /// The one of the two buckets that is not full: the credit, or the fallback.
     used: GcraState,
@@ -40,11 +43,21 @@ struct Untracked {
 #[derive(Clone, Debug)]
 struct Boxed {
     fast: FastPath,
-    share: Box<ShareState>,
+    share: PackedBox,
 }
+
+/// A boxed share behind a pointer without alignment, so that an entry of the table has no padding. As nothing can refer to
+/// such a pointer, each access takes the box out and puts it back.
+#[derive(Default)]
+struct PackedBox(Cell<Pointer>);
+
+#[derive(Default)]
+#[repr(Rust, packed(2))]
+struct Pointer(Option<Box<ShareState>>);
 
 /// The data of a decision that only takes borrowed tokens: reading the boxed share would be another cache miss.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(2))]
 struct FastPath {
     /// Borrowed tokens. Tokens taken since folding are also demand.
     tokens: u32,
@@ -92,7 +105,7 @@ impl CompactShare {
             is_fallback: false,
             requested_since: now,
             requested: 0,
-            outages: low_bits(outage_counter(quota)),
+            outages: low_half(outage_counter(quota)),
             sync_request: SyncRequest::Idle,
         }))
     }
@@ -113,11 +126,12 @@ impl CompactShare {
         let (fallback, in_redis) = match &self.0 {
             Form::Untracked(untracked) if untracked.is_fallback => (untracked.used, full),
             Form::Untracked(_) => (full, full),
-            // Outside of an outage the bucket of this host is full: it begins with that in Redis.
-            Form::Boxed(Boxed { share, .. }) if ahead(share.fallback) < ahead(share.bucket_in_redis) => {
-                (share.bucket_in_redis, share.bucket_in_redis)
+            Form::Boxed(Boxed { share, .. }) => {
+                let buckets = share.access(|share| (share.fallback, share.bucket_in_redis));
+                let (fallback, in_redis) = buckets.unwrap_or((full, full));
+                // Outside of an outage the bucket of this host is full: it begins with that in Redis.
+                (if ahead(fallback) < ahead(in_redis) { in_redis } else { fallback }, in_redis)
             }
-            Form::Boxed(Boxed { share, .. }) => (share.fallback, share.bucket_in_redis),
         };
         (ahead(fallback) > 0).then_some([fallback, in_redis])
     }
@@ -128,7 +142,7 @@ impl CompactShare {
         let share = ShareState { fallback, bucket_in_redis: in_redis, ..full };
         let form = match Untracked::from_share(&share, scale, now) {
             Some(untracked) => Form::Untracked(untracked),
-            None => Form::Boxed(Boxed { fast: FastPath::none(&share), share: Box::new(share) }),
+            None => Form::Boxed(Boxed { fast: FastPath::none(&share), share: PackedBox::new(share) }),
         };
         CompactShare(form)
     }
@@ -137,7 +151,7 @@ impl CompactShare {
     pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
         match &self.0 {
             Form::Untracked(untracked) => untracked.unfold(quota, now),
-            Form::Boxed(boxed) => boxed.unfold(),
+            Form::Boxed(boxed) => boxed.unfold(quota, now),
         }
     }
 
@@ -171,7 +185,7 @@ impl CompactShare {
     /// See [`ShareState::take_sync_due`].
     pub fn take_sync_due(&mut self) -> bool {
         match &mut self.0 {
-            Form::Boxed(boxed) => boxed.share.take_sync_due(),
+            Form::Boxed(boxed) => boxed.share.access(ShareState::take_sync_due).unwrap_or_default(),
             Form::Untracked(untracked) => untracked.sync_request.take_due(),
         }
     }
@@ -184,7 +198,9 @@ impl CompactShare {
             }
             Form::Boxed(boxed) if boxed.fast.age(now).is_some() => u64::MAX,
             // Tokens taken in the meantime belong to a tracked key.
-            Form::Boxed(boxed) => boxed.share.nanos_until_fresh(scale, now),
+            Form::Boxed(boxed) => {
+                boxed.share.access(|share| share.nanos_until_fresh(scale, now)).unwrap_or_default()
+            }
         }
     }
 
@@ -218,7 +234,7 @@ impl Untracked {
             is_fallback,
             requested_since: share.requested_since,
             requested: share.requested,
-            outages: low_bits(share.outages),
+            outages: low_half(share.outages),
             sync_request: share.sync_request,
         })
     }
@@ -240,7 +256,7 @@ impl Untracked {
     /// The full outage counter that the low bits stand for, given its current value.
     #[inline]
     fn outages(&self, so_far: u32) -> u32 {
-        so_far.wrapping_sub(u32::from(low_bits(so_far).wrapping_sub(self.outages)))
+        so_far.wrapping_sub(u32::from(low_half(so_far).wrapping_sub(self.outages)))
     }
 
     /// Uses credit, if another unit is left afterwards and no sync becomes due.
@@ -248,7 +264,7 @@ impl Untracked {
     fn use_credit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         let fleet_status = quota.fleet_status()?;
         let outages = quota.outages(fleet_status);
-        let is_reachable = self.outages == low_bits(outages) && is_linked(outages);
+        let is_reachable = self.outages == low_half(outages) && is_linked(outages);
         if !is_reachable
             || self.is_fallback
             || self.sync_request == SyncRequest::Due
@@ -274,19 +290,46 @@ impl Untracked {
 
 impl Boxed {
     fn new(share: ShareState, quota: &ShareQuota) -> Boxed {
-        Boxed { fast: FastPath::new(&share, quota), share: Box::new(share) }
+        Boxed { fast: FastPath::new(&share, quota), share: PackedBox::new(share) }
     }
 
     fn fold(&mut self, share: ShareState, quota: &ShareQuota) {
         self.fast = FastPath::new(&share, quota);
-        *self.share = share;
+        self.share.access(|boxed| *boxed = share);
     }
 
-    fn unfold(&self) -> ShareState {
-        let (mut share, tokens) = (*self.share, self.fast.tokens);
+    fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
+        let share = self.share.access(|share| *share);
+        let (mut share, tokens) = (share.unwrap_or_else(|| ShareState::fresh(quota, now)), self.fast.tokens);
         share.requested = share.requested.saturating_add(share.tokens.saturating_sub(tokens));
         share.tokens = tokens;
         share
+    }
+}
+
+impl PackedBox {
+    fn new(share: ShareState) -> PackedBox {
+        PackedBox(Cell::new(Pointer(Some(Box::new(share)))))
+    }
+
+    /// Reads or changes the share. `None` only within another access, or after a panic in one.
+    fn access<T>(&self, access: impl FnOnce(&mut ShareState) -> T) -> Option<T> {
+        let Pointer(mut boxed) = self.0.take();
+        let result = boxed.as_deref_mut().map(access);
+        self.0.set(Pointer(boxed));
+        result
+    }
+}
+
+impl Clone for PackedBox {
+    fn clone(&self) -> PackedBox {
+        self.access(|share| PackedBox::new(share.clone())).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for PackedBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.access(|share| share.fmt(f)).unwrap_or(Ok(()))
     }
 }
 
@@ -357,12 +400,6 @@ fn outage_counter(quota: &ShareQuota) -> u32 {
     quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status))
 }
 
-#[inline]
-fn low_bits(number: u32) -> u16 {
-    let [low, high, ..] = number.to_le_bytes();
-    u16::from_le_bytes([low, high])
-}
-
 const HEAP_BYTES: usize = malloc_block_bytes(size_of::<ShareState>());
 
 /// 2²⁴ ns, a sixtieth of a second: the fast path ends up to this much early.
@@ -371,8 +408,8 @@ const LASTS_SHIFT: u32 = 24;
 /// Four seconds: later the demand of other hosts is less certain. Borrowed tokens expire sooner.
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
-/// 48 bytes with the digest of its key. Aligning each entry to its own cache line was slower: fewer entries fit.
-const _: () = assert!(size_of::<CompactShare>() == 32);
+/// 44 bytes with its key. Aligning each entry to its own cache line was slower: fewer entries fit.
+const _: () = assert!(size_of::<CompactShare>() == 34 && align_of::<CompactShare>() == 2);
 
 #[cfg(test)]
 mod tests {

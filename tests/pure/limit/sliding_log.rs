@@ -47,7 +47,7 @@ fn separates_units_up_to_larger_count() {
 
 #[test]
 fn bytes_per_key_within_stated_bounds() {
-    // A slot of the table: digest, state, a control byte, at a fill of 7/8.
+    // A slot of the table: key, state, a control byte, at a fill of 7/8.
     let resident = |heap_bytes: usize| (16 + size_of::<SlidingLogState>() + 1) * 8 / 7 + heap_bytes;
     for (count, bytes_max) in [(3, 88), (500, 12_000), (COUNT_MAX, 160_000)] {
         let quota = quota(count, 3_600 * SECOND);
@@ -102,15 +102,34 @@ fn restores_only_entries_of_a_possible_log() {
 }
 
 #[test]
+fn counts_exactly_above_the_units_that_sums_hold() {
+    for count in [3, COUNT_MAX] {
+        let (quota, definition) = (quota(count, SECOND), Definition::SlidingLog { nanos: SECOND });
+        let (mut log, mut list) = (SlidingLogState::default(), Charged::default());
+        for (turn, units) in [9_000, 1, 20_000, 3, 70_000, 65_535].into_iter().cycle().take(200).enumerate() {
+            // Up to 14 charges are in the window, and after every twentieth none.
+            let millis = turn as u64 * 70 + turn as u64 / 20 * 1_000;
+            log.charge(&quota, at_ms(millis), units);
+            definition.charge(&mut list, at_ms(millis), u64::from(units), 0);
+            for after in [0, 500, 929, 930, 999, 1_000] {
+                let now = at_ms(millis + after);
+                let remaining = definition.remaining(&list, now, u64::from(count));
+                assert_eq!(log.level(&quota, now).remaining, remaining, "{after} ms after charge {turn}");
+            }
+        }
+    }
+}
+
+#[test]
 fn block_grows_to_the_stated_heap_bytes() {
-    for (count, bytes) in [(1, 32), (3, 48), (7, 96), (8, 144), (100, 1_520)] {
+    for (count, bytes) in [(1, 0), (3, 0), (4, 48), (7, 80), (8, 112), (200, 2_512)] {
         let quota = quota(count, SECOND);
         let mut log = SlidingLogState::default();
         let charged = (0..300).map(|millis| {
             log.charge(&quota, at_ms(millis), 1);
             log.heap_bytes()
         });
-        assert_eq!((charged.max(), quota.heap_bytes()), (Some(bytes), (32, bytes)), "{count} units");
+        assert_eq!((charged.max(), quota.heap_bytes()), (Some(bytes), (0, bytes)), "{count} units");
     }
 }
 
