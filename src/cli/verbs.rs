@@ -282,8 +282,7 @@ fn mode(text: &str) -> Result<Mode, CliError> {
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let span = span(text)?;
     match span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)) {
-        0 => Err("--for takes at least one second".to_owned()),
-        seconds @ 1..=FOR_S_MAX => Ok(seconds),
+        seconds @ ..=FOR_S_MAX => Ok(seconds),
         _ => Err("--for takes at most 366 days: write what lasts longer into the files".to_owned()),
     }
 }

@@ -72,7 +72,7 @@ fn rejects_impossible_switches_with_help() {
         ("switch per-user off", 2, "no mode `off`: write enforce, shadow or disabled"),
         ("switch per-user", 2, "write `switch RULE MODE`"),
         ("switch --for 5m", 2, "write `switch RULE MODE`"),
-        ("switch per-user shadow --for 500ms", 2, "--for takes at least one second"),
+        ("switch per-user shadow --for 0s", 2, "write a number above 0"),
         ("switch per-user shadow --for 2y", 2, "--for takes at most 366 days"),
         ("switch per-user --clear --for 5m", 1, "`clear` holds for good"),
         (
