@@ -323,7 +323,7 @@ impl PackedBox {
 
 impl Clone for PackedBox {
     fn clone(&self) -> PackedBox {
-        self.access(|share| PackedBox::new(share.clone())).unwrap_or_default()
+        self.access(|share| PackedBox::new(*share)).unwrap_or_default()
     }
 }
 
