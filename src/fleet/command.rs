@@ -89,6 +89,11 @@ impl Bucket {
         self.0
     }
 
+    /// All buckets, however many of them there are.
+    pub(super) fn all() -> impl Iterator<Item = Bucket> {
+        (0..=u8::MAX).map(Bucket)
+    }
+
     /// The bucket of this number.
     #[must_use]
     pub fn from_number(number: u8) -> Bucket {
@@ -214,7 +219,7 @@ impl Buckets {
 pub struct SyncBatch {
     /// The bucket, and when it was sent.
     pub head: CommandHead,
-    /// At most [`CELLS_MAX`], with distinct keys.
+    /// At most [`CELLS_MAX`], with distinct keys. None: the command shows whether Redis runs commands.
     pub asks: Vec<CellRequest>,
     /// The numbers of the keys in the table of this host. Not part of its bytes.
     pub numbers: Vec<usize>,
@@ -222,7 +227,7 @@ pub struct SyncBatch {
 
 impl SyncBatch {
     fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.asks.iter().map(|ask| ask.key), 1..=CELLS_MAX)?;
+        distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(RedisCommand {

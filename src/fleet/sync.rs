@@ -371,6 +371,11 @@ impl Sync {
         }
     }
 
+    /// Makes a command about no cell, whose reply shows that the server of this bucket runs commands.
+    pub(super) fn probe(&mut self, bucket: Bucket, now: Timestamp) -> ScriptCommand {
+        self.command(bucket, Vec::new(), now)
+    }
+
     fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
         let head = self.buckets.send(bucket, now);
         let (numbers, asks) = batch.into_iter().unzip();

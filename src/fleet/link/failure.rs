@@ -25,6 +25,8 @@ pub enum FailureClass {
     Busy,
     /// The server has reached maxmemory and may not evict.
     Oom,
+    /// The server takes no writes: it has too few replicas, or cannot save its data.
+    NoWrites,
     /// The cluster does not serve the slot, or is moving it.
     ClusterDown,
     /// The server is a replica without its master.
@@ -56,6 +58,7 @@ impl FailureClass {
             "LOADING" => FailureClass::Loading,
             "BUSY" => FailureClass::Busy,
             "OOM" => FailureClass::Oom,
+            "NOREPLICAS" | "MISCONF" => FailureClass::NoWrites,
             "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "CROSSSLOT" => FailureClass::ClusterDown,
             "MASTERDOWN" => FailureClass::MasterDown,
             "NOPERM" => FailureClass::NoPerm,
@@ -67,6 +70,12 @@ impl FailureClass {
     /// Whether only an operator can fix the cause.
     pub(super) fn is_of_rights(self) -> bool {
         matches!(self, FailureClass::NoPerm | FailureClass::Auth)
+    }
+
+    /// Whether the server refuses every command of this host, whatever its keys.
+    pub(in crate::fleet) fn is_of_all_commands(self) -> bool {
+        use FailureClass::{Busy, Loading, MasterDown, NoWrites, Oom};
+        self.ends_the_connection() || matches!(self, Busy | Loading | MasterDown | NoWrites | Oom)
     }
 
     /// Whether the connection must be closed, since another server or user is needed.
@@ -114,6 +123,7 @@ impl LinkError {
             FailureClass::Auth => ": the server does not accept the user or the password",
             FailureClass::ReadOnly => ": it is a replica",
             FailureClass::Oom => ": raise maxmemory",
+            FailureClass::NoWrites => ": it has too few replicas, or cannot save its data",
             _ => "",
         };
         // Codes are short words in capitals; other text may hold anything.

@@ -146,7 +146,10 @@ impl Nodes {
             // A complete map proves that a server without slots is not needed; a partial one does not.
             known.nodes.retain(|_, node| ranges.iter().any(|range| range.master == node.url));
         }
-        known.slots = slots;
+        if known.slots != slots {
+            known.slots = slots;
+            self.shared.changes.send_modify(|changes| *changes += 1);
+        }
         is_whole && known.nodes.values().all(|node| node.is_up())
     }
 }
