@@ -44,6 +44,8 @@ pub struct ShareQuota {
     credit: u16,
     /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
+    /// The most units that requests charge after the fact.
+    debt_max: u32,
     derived: Derived,
     terms: FleetTerms,
     window: Option<Arc<BudgetWindow>>,
@@ -211,6 +213,7 @@ impl ShareQuota {
             bucket,
             credit,
             in_whole_units: false,
+            debt_max: bucket.burst(),
             derived: Derived::new(&bucket, credit),
             terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
             window: None,
@@ -222,6 +225,23 @@ impl ShareQuota {
     #[must_use]
     pub fn with_whole_unit_credit(self) -> ShareQuota {
         ShareQuota { in_whole_units: true, ..self }
+    }
+
+    /// Returns the budget with this largest debt.
+    #[must_use]
+    pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
+        ShareQuota { debt_max, ..self }
+    }
+
+    /// The longest time until a request of at most the burst may pass: for a bucket, until the largest debt is earned and the
+    /// bucket is full.
+    pub(super) fn longest_wait(&self) -> Micros {
+        if self.window.is_some() {
+            return self.window_length();
+        }
+        let burst = u64::from(self.bucket.burst());
+        let micros = u128::from(self.bucket.window().0) * u128::from(burst + u64::from(self.debt_max));
+        Micros(u64::try_from(micros.div_ceil(u128::from(burst.max(1)))).unwrap_or(u64::MAX))
     }
 
     /// The budget as one bucket. For windows: the limit of one window, earned at the mean rate.

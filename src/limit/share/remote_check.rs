@@ -180,7 +180,7 @@ impl ShareState {
         if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
             // Redis may lie: no key is refused for longer than the window of its rule.
             let wait =
-                wait.map_or(quota.bucket().window(), |wait| wait.min(quota.window_length())).max(REFUSED_MIN);
+                wait.map_or(quota.bucket().window(), |wait| wait.min(quota.longest_wait())).max(REFUSED_MIN);
             let is_late = quota.window().is_some() && now.since(brought.sent_at) >= LATE;
             self.refused_until = if is_late { brought.sent_at } else { now }.after(wait.into());
             self.refused_cost = cost;
