@@ -80,7 +80,7 @@ impl ShareQuota {
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
     pub(super) fn remote_checks_fail(&self, fleet_status: &FleetStatus) -> bool {
-        self.may_check_remotely(fleet_status.hosts()) && !fleet_status.answers_in_time()
+        self.may_check_remotely(fleet_status.hosts()) && !fleet_status.answers_within(self.patience())
     }
 
     /// Whether nothing is borrowed ahead.
@@ -111,7 +111,7 @@ impl ShareQuota {
     /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
     /// it replies.
     pub(super) fn outages(&self, fleet_status: &FleetStatus) -> u32 {
-        if self.always_checks_remotely() {
+        if self.always_checks_remotely() && !fleet_status.answers_within(self.patience()) {
             fleet_status.remote_check_outages.load(Ordering::Relaxed)
         } else {
             fleet_status.outages()
@@ -130,7 +130,7 @@ impl ShareState {
         }
         let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
         let may = cost <= quota.bucket().burst()
-            && fleet_status.answers_in_time()
+            && fleet_status.answers_within(quota.patience())
             && !self.is_refused_lately(now, need);
         may.then_some(need)
     }
