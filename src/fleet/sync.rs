@@ -316,6 +316,9 @@ impl Sync {
             return None;
         };
         entry.refused = reported.missing_max > 0;
+        if entry.refused {
+            entry.note_cost(reported.missing_max, now.at);
+        }
         self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));
         Some(entry.ask(&reported, back, cell_quota, (budget, window), &pace, random))
