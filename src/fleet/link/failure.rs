@@ -140,11 +140,21 @@ impl LinkError {
         // Only the kind, as the text may hold the looked-up name.
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no socket at its path, or no host of its name".into(),
+            // The standard library has no kind for it.
+            _ if error.to_string().starts_with("failed to lookup address") => UNKNOWN_NAME.into(),
             kind => kind.to_string(),
         };
         LinkError::new(FailureClass::Down, why)
     }
+
+    /// Whether the name of the server has no address.
+    #[must_use]
+    pub fn is_unknown_name(&self) -> bool {
+        self.why == UNKNOWN_NAME
+    }
 }
+
+const UNKNOWN_NAME: &str = "no address of this name is known";
 
 /// The line of the script that an error names: `user_script:12: …`.
 fn script_line(detail: &str) -> Option<u32> {

@@ -75,6 +75,10 @@ impl Nodes {
         self.known.read().nodes.values().cloned().collect()
     }
 
+    pub(super) fn has_map(&self) -> bool {
+        !self.known.read().slots.is_empty()
+    }
+
     /// The server of a tag. Before the cluster map is known any server that is up, which redirects the command.
     pub(super) fn of_tag(&self, tag: &str) -> NodeId {
         if !self.shared.options.cluster {
