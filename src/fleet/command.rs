@@ -89,6 +89,11 @@ impl Bucket {
         self.0
     }
 
+    /// All buckets, however many of them there are.
+    pub(super) fn all() -> impl Iterator<Item = Bucket> {
+        (0..=u8::MAX).map(Bucket)
+    }
+
     /// The bucket of this number.
     #[must_use]
     pub fn from_number(number: u8) -> Bucket {
@@ -214,7 +219,7 @@ impl Buckets {
 pub struct SyncBatch {
     /// The bucket, and when it was sent.
     pub head: CommandHead,
-    /// At most [`CELLS_MAX`], with distinct keys.
+    /// At most [`CELLS_MAX`], with distinct keys. None: the command shows whether Redis runs commands.
     pub asks: Vec<CellRequest>,
     /// The numbers of the keys in the table of this host. Not part of its bytes.
     pub numbers: Vec<usize>,
@@ -222,7 +227,7 @@ pub struct SyncBatch {
 
 impl SyncBatch {
     fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.asks.iter().map(|ask| ask.key), 1..=CELLS_MAX)?;
+        distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(RedisCommand {
@@ -238,7 +243,7 @@ impl SyncBatch {
 pub struct Payment {
     /// The bucket, and when it was sent.
     pub head: CommandHead,
-    /// Of at most [`CELLS_MAX`] keys together, all distinct.
+    /// Of at most [`CELLS_MAX`] costs together.
     pub checks: Vec<CheckPayment>,
 }
 
@@ -247,7 +252,7 @@ pub struct Payment {
 pub struct CheckPayment {
     /// The number of the check. Not part of the bytes.
     pub number: u64,
-    /// At most [`COSTS_MAX`].
+    /// At most [`COSTS_MAX`], with distinct keys.
     pub costs: Vec<KeyPayment>,
     /// What the request lacks, in the order of the costs. Not part of the bytes.
     pub needs: Vec<Shortfall>,
@@ -274,14 +279,20 @@ impl Payment {
         self.checks.iter().flat_map(|check| &check.costs)
     }
 
-    /// Whether another check fits: there is room, and no key is in both.
+    /// Whether another check fits: there is room, and a key that is in both has the same quota, as the script reads it once.
     pub(super) fn has_room_for(&self, check: &CheckPayment) -> bool {
-        let is_known = |cost: &KeyPayment| self.costs().any(|known| known.key == cost.key);
-        self.costs().count() + check.costs.len() <= CELLS_MAX && !check.costs.iter().any(is_known)
+        let differs = |cost: &KeyPayment| {
+            let mut same_key = self.costs().filter(|known| known.key == cost.key);
+            same_key.any(|known| (known.cell_quota, known.window) != (cost.cell_quota, cost.window))
+        };
+        self.costs().count() + check.costs.len() <= CELLS_MAX && !check.costs.iter().any(differs)
     }
 
     fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.costs().map(|cost| cost.key), 1..=CELLS_MAX)?;
+        check_count(self.costs().count(), 1..=CELLS_MAX)?;
+        for check in &self.checks {
+            distinct(check.costs.iter().map(|cost| cost.key), 1..=CELLS_MAX)?;
+        }
         let of_check =
             |check: &CheckPayment| u8::try_from(check.costs.len()).map_err(|wrong| wrong.to_string());
         let counts = self.checks.iter().map(of_check).collect::<Result<_, _>>()?;
@@ -315,14 +326,19 @@ pub(super) fn distinct<K: Ord>(
     allowed: RangeInclusive<usize>,
 ) -> Result<(), String> {
     let mut keys: Vec<_> = keys.collect();
-    if !allowed.contains(&keys.len()) {
-        let (min, max) = allowed.into_inner();
-        return Err(format!("{} in one command, which takes {min} to {max}", keys.len()));
-    }
+    check_count(keys.len(), allowed)?;
     keys.sort_unstable();
     match keys.array_windows().any(|[one, next]| one == next) {
         true => Err("one key twice in one command".to_owned()),
         false => Ok(()),
+    }
+}
+
+fn check_count(count: usize, allowed: RangeInclusive<usize>) -> Result<(), String> {
+    let (min, max) = (allowed.start(), allowed.end());
+    match allowed.contains(&count) {
+        true => Ok(()),
+        false => Err(format!("{count} in one command, which takes {min} to {max}")),
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) struct KeySync {
     is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
     requests_sent: u32,
-    /// The largest cost of late that a remote check asked for, and when.
+    /// The largest cost of late of a remote check or of a refused request, and when.
     heaviest: (u32, Timestamp),
     /// Requests since the last report that the demand counts, and when it was last updated.
     measured: (u32, Timestamp),
@@ -135,7 +135,7 @@ impl KeySync {
             0
         } else if is_over || !borrows {
             there.borrowed
-        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER) {
+        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(self.back_after()) {
             there.borrowed - target
         } else {
             0
@@ -199,7 +199,13 @@ impl KeySync {
     /// The span without requests that occurs by chance less than once in 1 000 times at the present demand.
     fn idle_after(&self) -> Duration {
         let micros = u64::from(OVER_AFTER) * 1_000 * MICROS / self.demand.max(1);
-        Duration::from_micros(micros).max(EVERY / 5)
+        let least = if self.heaviest.0 > 1 { self.back_after() } else { EVERY / 5 };
+        Duration::from_micros(micros).max(least)
+    }
+
+    /// How long unneeded tokens stay. Those that a refused heavy cost lacked stay until its retry may have come.
+    fn back_after(&self) -> Duration {
+        if self.refused && self.heaviest.0 > 1 { RETRIED_AFTER } else { BACK_AFTER }
     }
 
     /// When to check a key that needs no command now, unless the engine calls earlier.
@@ -211,7 +217,7 @@ impl KeySync {
         if !has_plenty {
             look = look.min(self.busy.after(self.idle_after()));
             if holds {
-                look = look.min(now.after(BACK_AFTER));
+                look = look.min(now.after(self.back_after()));
             }
         }
         if look > now { look } else { now.after(REPORT_EVERY) }
@@ -320,7 +326,7 @@ impl KeySync {
         self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
     }
 
-    /// Notes the cost of a remote check, which the bucket must have room for.
+    /// Notes the cost of a remote check or of a refused request, which the bucket must have room for.
     pub(super) fn note_cost(&mut self, cost: u32, now: Timestamp) {
         if cost >= self.heaviest.0 || now >= self.heaviest.1.after(KEEP) {
             self.heaviest = (cost, now);
@@ -356,7 +362,7 @@ impl KeySync {
         if self.has_plenty(budget) {
             return self.look_again(self.held() > 0, true, now);
         }
-        sent.after(BACK_AFTER.min(self.idle_after())).max(now)
+        sent.after(self.back_after().min(self.idle_after())).max(now)
     }
 }
 
@@ -368,6 +374,9 @@ const GAP_MIN: Duration = Duration::from_millis(2);
 
 /// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
+
+/// A refusal for lack of tokens names a sync interval.
+const RETRIED_AFTER: Duration = Duration::from_millis(150);
 
 /// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   linked ──── a command was sent, no reply for max(1 s, timeout) ────▶ outage
-//!     ▲             (0.3 s without a connection)                         │
+//!     ▲     (0.3 s without a connection, 0.1 s if it refuses all)        │
 //!     ▲                                                                  │
 //!     └───────── any reply ◀──── a heartbeat after 0.1–1 s (random) ◀────┘
 //! ```
@@ -20,6 +20,8 @@ pub struct LinkState {
     linked: bool,
     /// The time of the first command since the last reply.
     waiting: Option<Timestamp>,
+    /// Redis has refused a command since its last reply, as it does with all commands.
+    is_refusing: bool,
     heartbeat: Timestamp,
     rng: Rng,
 }
@@ -28,7 +30,7 @@ impl LinkState {
     /// Starts without a link; a heartbeat is due at once.
     #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
-        LinkState { linked: false, waiting: None, heartbeat: now, rng: Rng::new(seed) }
+        LinkState { linked: false, waiting: None, is_refusing: false, heartbeat: now, rng: Rng::new(seed) }
     }
 
     /// Whether Redis answers.
@@ -67,9 +69,15 @@ impl LinkState {
     /// Records a reply to any command, which ends an outage.
     pub fn record_reply(&mut self, now: Timestamp) {
         self.waiting = None;
+        self.is_refusing = false;
         if !std::mem::replace(&mut self.linked, true) {
             self.heartbeat = now.after(COUNTED_AGAIN_AFTER);
         }
+    }
+
+    /// Records an error reply that says that Redis runs no command.
+    pub fn record_refusal(&mut self) {
+        self.is_refusing = true;
     }
 
     /// Schedules an early heartbeat after one without a reply, as Redis may just have lost it.
@@ -97,7 +105,11 @@ impl LinkState {
 
     /// The end of the allowed time without replies, if a command waits and no outage is on.
     fn silent_until(&self, is_connected: bool, timeout: Duration) -> Option<Timestamp> {
-        let silent_max = if is_connected { timeout.max(SILENT_MAX) } else { GONE_MAX };
+        let silent_max = match (self.is_refusing, is_connected) {
+            (true, _) => REFUSED_MAX,
+            (false, true) => timeout.max(SILENT_MAX),
+            (false, false) => GONE_MAX,
+        };
         self.waiting.filter(|_| self.linked).map(|since| since.after(silent_max))
     }
 
@@ -119,6 +131,9 @@ const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Reconnecting takes 0.1 to 0.2 s. Without a connection after this time the host does better with its local
 /// share, as it has only its borrowed tokens meanwhile.
 const GONE_MAX: Duration = Duration::from_millis(300);
+
+/// Clear refusals need no longer proof than that none of several commands runs.
+const REFUSED_MAX: Duration = Duration::from_millis(100);
 
 const PROBE_MIN: Duration = Duration::from_millis(100);
 
@@ -144,6 +159,24 @@ mod tests {
             }
         }
         assert_eq!(heartbeats, [0, 250, 1_250, 2_250]);
+    }
+
+    #[test]
+    fn refusals_are_an_outage_after_a_tenth_of_a_second_unless_a_command_runs() {
+        let start = Timestamp::default();
+        let at = |ms: u64| start.after(Duration::from_millis(ms));
+        for (ran_at_ms, is_linked) in [(None, false), (Some(99), true)] {
+            let mut link = LinkState::new(1, start);
+            link.record_reply(start);
+            link.sent(start);
+            link.record_refusal();
+            link.detect_outage(true, Duration::from_millis(250), at(100));
+            assert!(link.is_linked());
+            ran_at_ms.into_iter().for_each(|ms| link.record_reply(at(ms)));
+            link.sent(at(100));
+            link.detect_outage(true, Duration::from_millis(250), at(201));
+            assert_eq!(link.is_linked(), is_linked, "a command ran at {ran_at_ms:?} ms");
+        }
     }
 
     #[test]

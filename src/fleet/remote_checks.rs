@@ -85,6 +85,8 @@ pub struct PendingChecks {
 /// A remote check whose request waits.
 struct PendingCheck {
     begun: Timestamp,
+    /// The longest wait of its request, which ends at `due`.
+    wait: Duration,
     due: Timestamp,
     /// Unanswered payments and permits not yet granted.
     left: usize,
@@ -131,7 +133,7 @@ impl PendingChecks {
     ) {
         self.expire(now.at);
         let costs = if due > now.at { self.costs(&shortfalls, sync, now) } else { None };
-        let Some(costs) = costs.filter(|_| self.may_start(now.at)) else {
+        let Some(costs) = costs.filter(|_| self.may_start(shortfalls.patience, now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
             return;
@@ -145,7 +147,8 @@ impl PendingChecks {
         }
         let reply = CheckReply::new(&self.engine, now);
         self.due_min = self.due_min.min(due);
-        self.checks.insert(number, PendingCheck { begun: now.at, due, left, reply, on_reply });
+        let wait = shortfalls.patience;
+        self.checks.insert(number, PendingCheck { begun: now.at, wait, due, left, reply, on_reply });
     }
 
     /// Adds a payment to the last command of its bucket, or makes another: checks that arrive together share the fixed cost
@@ -189,6 +192,7 @@ impl PendingChecks {
         self.expire(now.at);
         self.buckets.answered(&payment.head, answer.born_us);
         self.record_last_replies(payment, &answer.results, now.at);
+        self.record_reply_after(now.at.since(payment.head.sent_at), now.at);
         assert_eq!(payment.costs().count(), answer.results.len(), "a reply has one result for each key");
         let mut results = answer.results.as_slice();
         for check in &payment.checks {
@@ -207,16 +211,16 @@ impl PendingChecks {
     /// Ends a check without a reply, and counts it for the breaker.
     fn end_unanswered(&mut self, number: u64, now: Timestamp) {
         if let Some(open) = self.checks.remove(&number) {
-            let begun = open.begun;
+            let (wait, begun) = (open.wait, open.begun);
             open.end_unanswered(&mut self.counts);
-            self.missed(begun, now);
+            self.missed(wait, begun, now);
         }
     }
 
     /// Forgets the payments without a reply: their connections were closed.
     pub fn forget_commands(&mut self) {
         self.buckets.forget_commands();
-        self.dismiss();
+        self.dismiss(Duration::MAX);
     }
 
     /// Closes the breaker at the end of an outage, forgetting earlier misses.
@@ -299,7 +303,7 @@ impl PendingChecks {
         if open.left == 0
             && let Some(open) = self.checks.remove(&number)
         {
-            self.answered_in_time();
+            self.answered_in_time(open.wait, now.at.since(open.begun));
             // A closed connection says nothing about Redis: only the count differs.
             let is_of_use = (open.on_reply)(Some(open.reply.with_time(now)));
             let count = if is_of_use { &mut self.counts.answered } else { &mut self.counts.missed };
@@ -334,9 +338,9 @@ impl PendingChecks {
         self.due_min = self.checks.values().map(|open| open.due).min().unwrap_or(NEVER);
     }
 
-    /// Ends all checks without a reply.
-    fn dismiss(&mut self) {
-        for (_, open) in self.checks.drain() {
+    /// Ends the checks with waits up to this one without a reply.
+    fn dismiss(&mut self, wait: Duration) {
+        for (_, open) in self.checks.extract_if(|_, open| open.wait <= wait) {
             open.end_unanswered(&mut self.counts);
         }
     }

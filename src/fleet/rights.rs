@@ -19,6 +19,8 @@ pub struct Rights {
     pub policy: Option<String>,
     /// Its memory limit in bytes; zero: none.
     pub memory_bytes_max: Option<u64>,
+    /// Whether it is a replica, which refuses writes.
+    pub is_replica: bool,
 }
 
 impl Rights {
@@ -53,6 +55,7 @@ impl Rights {
             hosts: next().and_then(|text| text.parse().ok()),
             policy: next().map(word),
             memory_bytes_max: next().and_then(|text| text.parse().ok()),
+            is_replica: next() == Some("slave"),
         }
     }
 }
@@ -102,12 +105,13 @@ mod tests {
         ] {
             assert_eq!(Rights::of(&reply), nothing, "{reply:?}");
         }
-        let reply = ["GET \u{1b}[31mSET", "1", "2", "volatile-ttl\n", "3"].map(text);
+        let reply = ["GET \u{1b}[31mSET", "1", "2", "volatile-ttl\n", "3", "slave"].map(text);
         let rights = Rights::of(&Value::Array(reply.to_vec()));
         assert_eq!(rights.refused, ["GET", "31mSET"], "nothing moves the cursor");
         assert_eq!(
             (rights.now_us, rights.hosts, rights.policy.as_deref(), rights.memory_bytes_max),
             (Some(1), Some(2), Some("volatile-ttl"), Some(3))
         );
+        assert!(rights.is_replica);
     }
 }

@@ -316,6 +316,9 @@ impl Sync {
             return None;
         };
         entry.refused = reported.missing_max > 0;
+        if entry.refused {
+            entry.note_cost(reported.missing_max, now.at);
+        }
         self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));
         Some(entry.ask(&reported, back, cell_quota, (budget, window), &pace, random))
@@ -369,6 +372,11 @@ impl Sync {
         for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
             out.push(self.command(bucket, batch, now));
         }
+    }
+
+    /// Makes a command about no cell, whose reply shows that the server of this bucket runs commands.
+    pub(super) fn probe(&mut self, bucket: Bucket, now: Timestamp) -> ScriptCommand {
+        self.command(bucket, Vec::new(), now)
     }
 
     fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {

@@ -83,8 +83,8 @@ impl ConcurrencyQuota {
         let status = &joined.fleet_status;
         // At least one, as for tokens: a fallback must not refuse everything. The remainder of the division is unused.
         let part = (self.max / status.hosts().max(1)).max(1);
-        let is_unanswered =
-            !status.answers_in_time() || permits.is_some_and(|permits| permits.unanswered_at == now);
+        let is_unanswered = !status.answers_within(fleet.wait_max)
+            || permits.is_some_and(|permits| permits.unanswered_at == now);
         if !is_unanswered {
             return if fleet.may_wait() { 0 } else { part };
         }
@@ -134,7 +134,7 @@ impl ConcurrencyQuota {
             permits.is_some_and(|permits| now < permits.refused_until || permits.unanswered_at == now);
         !is_refused
             && self.may_wait()
-            && self.joined().is_some_and(|joined| joined.fleet_status.answers_in_time())
+            && self.joined().is_some_and(|joined| joined.fleet_status.answers_within(self.patience()))
     }
 
     /// Whether a remote check might obtain a permit, by the last reply of Redis.

@@ -44,6 +44,8 @@ pub struct ShareQuota {
     credit: u16,
     /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
+    /// The most units that requests charge after the fact.
+    debt_max: u32,
     derived: Derived,
     terms: FleetTerms,
     window: Option<Arc<BudgetWindow>>,
@@ -111,6 +113,8 @@ pub struct FleetStatus {
     /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
     /// unreachable for them.
     remote_check_outages: AtomicU32,
+    /// Remote checks that wait for at most this time are paused, in microseconds: Redis replies too late for them.
+    late_wait_us: AtomicU32,
     /// The smoothed round trip of the sync, in microseconds.
     round_trip_us: AtomicU32,
 }
@@ -125,6 +129,7 @@ impl Default for FleetStatus {
             hosts_at_least: AtomicU32::new(1),
             outages: outages(),
             remote_check_outages: outages(),
+            late_wait_us: AtomicU32::new(u32::MAX),
             round_trip_us: AtomicU32::new(0),
         }
     }
@@ -187,13 +192,27 @@ impl FleetStatus {
 
     /// Sets whether Redis, while reachable, answers remote checks in time.
     pub fn set_answers_in_time(&self, answering: bool) {
+        self.set_late_wait(if answering { Duration::ZERO } else { Duration::MAX });
+    }
+
+    /// Sets the longest wait of the remote checks for which Redis, while reachable, replies too late; zero: it replies in time
+    /// for all.
+    pub fn set_late_wait(&self, wait: Duration) {
+        let micros = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        self.late_wait_us.store(micros, Ordering::Relaxed);
+        let answering = micros == 0;
         let change = |outages: u32| (is_linked(outages) != answering).then(|| outages.wrapping_add(1));
         let _ = self.remote_check_outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// Whether requests may wait for remote checks.
+    /// Whether Redis answers all remote checks in time.
     pub fn answers_in_time(&self) -> bool {
         is_linked(self.remote_check_outages.load(Ordering::Relaxed))
+    }
+
+    /// Whether requests may wait this long for remote checks.
+    pub(super) fn answers_within(&self, wait: Duration) -> bool {
+        wait > Duration::from_micros(self.late_wait_us.load(Ordering::Relaxed).into())
     }
 }
 
@@ -211,6 +230,7 @@ impl ShareQuota {
             bucket,
             credit,
             in_whole_units: false,
+            debt_max: bucket.burst(),
             derived: Derived::new(&bucket, credit),
             terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
             window: None,
@@ -222,6 +242,23 @@ impl ShareQuota {
     #[must_use]
     pub fn with_whole_unit_credit(self) -> ShareQuota {
         ShareQuota { in_whole_units: true, ..self }
+    }
+
+    /// Returns the budget with this largest debt.
+    #[must_use]
+    pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
+        ShareQuota { debt_max, ..self }
+    }
+
+    /// The longest time until a request of at most the burst may pass: for a bucket, until the largest debt is earned and the
+    /// bucket is full.
+    pub(super) fn longest_wait(&self) -> Micros {
+        if self.window.is_some() {
+            return self.window_length();
+        }
+        let burst = u64::from(self.bucket.burst());
+        let micros = u128::from(self.bucket.window().0) * u128::from(burst + u64::from(self.debt_max));
+        Micros(u64::try_from(micros.div_ceil(u128::from(burst.max(1)))).unwrap_or(u64::MAX))
     }
 
     /// The budget as one bucket. For windows: the limit of one window, earned at the mean rate.

@@ -381,7 +381,8 @@ fn slow_redis_stops_remote_checks() {
         // Five in a row per host, as many after it has connected again, and probes after 0.1 s, doubling up to two seconds.
         let most = u64::from(row.hosts) * (5 + 5 + 12);
         assert!((10..=most).contains(&seen.late), "{seen:?}: {row:?}");
-        assert!(seen.falsely * 1_000 <= seen.asked * 5, "{seen:?}: {row:?}");
+        // A refused cost leaves tokens on its host for the retry, which these callers do not make.
+        assert!(seen.falsely * 1_000 <= seen.asked * 8, "{seen:?}: {row:?}");
     }
 }
 

@@ -73,7 +73,11 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
         let link = RedisLink::start(redis.link.clone(), vec![Rights::script()]);
         let mut changes = link.changes();
         let settled = async {
-            while link.nodes().iter().any(|node| node.state == NodeState::Starting) {
+            // The seeds of a cluster need not be its servers.
+            let is_mapped = || link.has_map() && link.nodes().iter().all(|node| node.state == NodeState::Up);
+            while link.nodes().iter().any(|node| node.state == NodeState::Starting)
+                || redis.link.cluster && !is_mapped()
+            {
                 if changes.changed().await.is_err() {
                     break;
                 }
@@ -109,6 +113,9 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
         return hidden;
     }
     let help = match error.class {
+        FailureClass::Down if error.is_unknown_name() => {
+            "correct the name, or let the unit reach the resolver: add its address to IPAddressAllow= of the unit".to_owned()
+        }
         FailureClass::Down | FailureClass::Timeout => {
             "start it, or correct `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
                 .to_owned()
@@ -119,7 +126,7 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
         },
         FailureClass::NoPerm => format!("give the user the rights of {ACL}"),
         FailureClass::Tls => "correct the certificate, or `redis.ca_file`".to_owned(),
-        FailureClass::ReadOnly | FailureClass::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
+        FailureClass::ReadOnly | FailureClass::MasterDown => NAME_PRIMARY.to_owned(),
         FailureClass::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),
     };
@@ -128,6 +135,9 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
 
 fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
     let user = redis.link.user.as_deref().unwrap_or("default");
+    if rights.is_replica {
+        return Finding::wrong(WHAT, format!("{url} is a replica, which takes no writes"), NAME_PRIMARY);
+    }
     if rights.refused.is_empty() {
         let message = format!("{url} answers, and `{user}` may call all that the scripts call");
         return Finding::well(WHAT, message);
@@ -209,6 +219,8 @@ fn other_secrets(fleet: &FleetSummary) -> Option<Finding> {
     let help = "give all hosts the same file in `fleet_secret_files`, then systemctl restart tidegate";
     (hosts > 0).then(|| Finding::wrong(SECRET, message, help))
 }
+
+const NAME_PRIMARY: &str = "name the primary in `redis.url`, or wait for the failover";
 
 const WHAT: &str = "redis";
 const SECRET: &str = "fleet secret";

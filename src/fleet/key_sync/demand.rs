@@ -28,8 +28,7 @@ impl KeySync {
     pub(super) fn target(&self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> u32 {
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
         // A spare token is useful only if neither credit nor a remote check lets the next request pass.
-        let passes = budget.quota.may_check_remotely(pace.hosts)
-            || budget.quota.credit() > 0 && there.missing_max <= 1;
+        let passes = KeySync::checks(budget, pace) || budget.quota.credit() > 0 && there.missing_max <= 1;
         let lacked = if passes { 0 } else { there.missing_max };
         needed.max(lacked).max(u32::try_from(self.spare(budget, pace)).unwrap_or(u32::MAX))
     }

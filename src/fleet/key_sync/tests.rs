@@ -102,6 +102,7 @@ impl Case {
             "silent" => (sync.busy, sync.requests_sent, there.requested) = (ago(millis), 0, 0),
             "calls" => sync.calls = true,
             "answered" => sync.last_reply = Some(LastReply { at: ago(millis), kept: ms(10_000) }),
+            "heavy" => sync.heaviest = (number, NOW),
             "short" => sync.is_short = true,
             "unknown" => sync.last = None,
             "spent-out-for" => {
@@ -172,6 +173,9 @@ fn commands_renew_tokens_and_follow_windows_and_growth() {
         // The demand of a key that is asked for far more than before is not known yet.
         ("rising, borrowed 6", "ask 0", "half of what was held is used"),
         ("rising, borrowed 7", "look 80", ""),
+        ("silent 80", "ask 15", "the demand is over"),
+        ("silent 249, heavy 30", "look 1", "the retry of a heavy cost may still come"),
+        ("silent 250, heavy 30", "ask 15", ""),
     ]);
 }
 
@@ -209,7 +213,11 @@ fn a_command_wants_the_demand_until_the_next_one() {
         ("borrowed 0, demand 100000000", "1000", "no more than the burst"),
         ("borrowed 0, demand 1000000, others-are-away", "25", "its own part while others may count for themselves"),
     ]);
-    check(ASKS, Case::wants, &[("borrowed 0, level 500", "13", "no free ones where requests wait for Redis")]);
+    check(ASKS, Case::wants, &[
+        ("borrowed 0, level 500", "13", "no free ones where requests wait for Redis"),
+        ("lacked 90", "0", "a remote check brings what a request lacks"),
+        ("lacked 90, round-trip 6", "75", "not where Redis is farther away than a request waits"),
+    ]);
     check(ADMITS, Case::wants, &[("borrowed 0, demand 0, level 0, lacked 1", "0", "one passes on credit")]);
     // Where the fleet needs four times what is earned, of 50 free tokens.
     let crowded = "borrowed 0, demand 1000000, fleet-demand 4000000, level";

@@ -25,6 +25,8 @@ pub enum FailureClass {
     Busy,
     /// The server has reached maxmemory and may not evict.
     Oom,
+    /// The server takes no writes: it has too few replicas, or cannot save its data.
+    NoWrites,
     /// The cluster does not serve the slot, or is moving it.
     ClusterDown,
     /// The server is a replica without its master.
@@ -56,6 +58,7 @@ impl FailureClass {
             "LOADING" => FailureClass::Loading,
             "BUSY" => FailureClass::Busy,
             "OOM" => FailureClass::Oom,
+            "NOREPLICAS" | "MISCONF" => FailureClass::NoWrites,
             "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "CROSSSLOT" => FailureClass::ClusterDown,
             "MASTERDOWN" => FailureClass::MasterDown,
             "NOPERM" => FailureClass::NoPerm,
@@ -67,6 +70,12 @@ impl FailureClass {
     /// Whether only an operator can fix the cause.
     pub(super) fn is_of_rights(self) -> bool {
         matches!(self, FailureClass::NoPerm | FailureClass::Auth)
+    }
+
+    /// Whether the server refuses every command of this host, whatever its keys.
+    pub(in crate::fleet) fn is_of_all_commands(self) -> bool {
+        use FailureClass::{Busy, Loading, MasterDown, NoWrites, Oom};
+        self.ends_the_connection() || matches!(self, Busy | Loading | MasterDown | NoWrites | Oom)
     }
 
     /// Whether the connection must be closed, since another server or user is needed.
@@ -114,6 +123,7 @@ impl LinkError {
             FailureClass::Auth => ": the server does not accept the user or the password",
             FailureClass::ReadOnly => ": it is a replica",
             FailureClass::Oom => ": raise maxmemory",
+            FailureClass::NoWrites => ": it has too few replicas, or cannot save its data",
             _ => "",
         };
         // Codes are short words in capitals; other text may hold anything.
@@ -130,11 +140,21 @@ impl LinkError {
         // Only the kind, as the text may hold the looked-up name.
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no socket at its path, or no host of its name".into(),
+            // The standard library has no kind for it.
+            _ if error.to_string().starts_with("failed to lookup address") => UNKNOWN_NAME.into(),
             kind => kind.to_string(),
         };
         LinkError::new(FailureClass::Down, why)
     }
+
+    /// Whether the name of the server has no address.
+    #[must_use]
+    pub fn is_unknown_name(&self) -> bool {
+        self.why == UNKNOWN_NAME
+    }
 }
+
+const UNKNOWN_NAME: &str = "no address of this name is known";
 
 /// The line of the script that an error names: `user_script:12: …`.
 fn script_line(detail: &str) -> Option<u32> {

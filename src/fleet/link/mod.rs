@@ -202,6 +202,12 @@ impl RedisLink {
         self.nodes.all().iter().map(|node| node.status()).collect()
     }
 
+    /// Whether the servers of the slots of a cluster are known.
+    #[must_use]
+    pub fn has_map(&self) -> bool {
+        self.nodes.has_map()
+    }
+
     /// A number that changes with each change of a server's state.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {

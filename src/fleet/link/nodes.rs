@@ -75,6 +75,10 @@ impl Nodes {
         self.known.read().nodes.values().cloned().collect()
     }
 
+    pub(super) fn has_map(&self) -> bool {
+        !self.known.read().slots.is_empty()
+    }
+
     /// The server of a tag. Before the cluster map is known any server that is up, which redirects the command.
     pub(super) fn of_tag(&self, tag: &str) -> NodeId {
         if !self.shared.options.cluster {
@@ -146,7 +150,10 @@ impl Nodes {
             // A complete map proves that a server without slots is not needed; a partial one does not.
             known.nodes.retain(|_, node| ranges.iter().any(|range| range.master == node.url));
         }
-        known.slots = slots;
+        if known.slots != slots {
+            known.slots = slots;
+            self.shared.changes.send_modify(|changes| *changes += 1);
+        }
         is_whole && known.nodes.values().all(|node| node.is_up())
     }
 }

@@ -1,84 +1,129 @@
-//! The circuit breaker of remote checks: pauses them after too many late replies in a row.
+//! The circuit breaker of remote checks: after too many late replies in a row it pauses the checks whose waits are too short
+//! for Redis. Checks that wait for longer go on.
 
 use super::PendingChecks;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Breaker {
-    /// Checks are made. `misses` one after the other had no reply in time, the last at `last_miss`, and took `waited` together.
-    Closed { misses: u32, waited: Duration, last_miss: Timestamp },
-    /// No checks until `probe`, then one.
-    Open { probe: Timestamp, after: Duration },
+pub(super) struct Breaker {
+    misses: Misses,
+    pause: Option<Pause>,
+}
+
+/// Checks one after the other that had no reply in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Misses {
+    count: u32,
+    /// Their time together.
+    waited: Duration,
+    last: Timestamp,
+    /// The shortest of their waits: a reply that took longer does not end the row.
+    wait: Duration,
+}
+
+/// No checks with such waits until `probe`, then one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pause {
+    /// The longest wait that it is about.
+    wait: Duration,
+    probe: Timestamp,
+    after: Duration,
     /// The probe is in flight.
-    Probing { after: Duration },
+    is_probing: bool,
+}
+
+impl Misses {
+    const NONE: Misses =
+        Misses { count: 0, waited: Duration::ZERO, last: Timestamp::ORIGIN, wait: Duration::MAX };
 }
 
 impl Breaker {
-    pub(super) const CLOSED: Breaker =
-        Breaker::Closed { misses: 0, waited: Duration::ZERO, last_miss: Timestamp::ORIGIN };
+    pub(super) const CLOSED: Breaker = Breaker { misses: Misses::NONE, pause: None };
+
+    /// The pause of checks with this wait.
+    fn pause_of(&mut self, wait: Duration) -> Option<&mut Pause> {
+        self.pause.as_mut().filter(|pause| wait <= pause.wait)
+    }
 }
 
 impl PendingChecks {
-    pub(super) fn may_start(&mut self, now: Timestamp) -> bool {
+    /// Whether a check with this wait is made now.
+    pub(super) fn may_start(&mut self, wait: Duration, now: Timestamp) -> bool {
         if !self.status.is_redis_reachable() {
             return false;
         }
-        match self.breaker {
-            Breaker::Closed { .. } => true,
-            Breaker::Open { probe, after } if probe <= now => {
-                self.breaker = Breaker::Probing { after };
-                // Only the probe asks Redis; other requests use the local decision meanwhile.
-                self.status.set_answers_in_time(false);
-                true
-            }
-            Breaker::Open { .. } | Breaker::Probing { .. } => false,
+        let Some(pause) = self.breaker.pause_of(wait) else { return true };
+        if pause.is_probing || now < pause.probe {
+            return false;
         }
+        pause.is_probing = true;
+        // Only the probe asks Redis; other requests use the local decision meanwhile.
+        self.publish_pause();
+        true
     }
 
-    /// Counts the late reply of a check that began at `begun`; after too many, opens the breaker and ends all checks. Checks
-    /// that waited at the same time say the same about Redis, so they count once.
-    pub(super) fn missed(&mut self, begun: Timestamp, now: Timestamp) {
-        let after = match self.breaker {
-            Breaker::Closed { last_miss, .. } if begun < last_miss => return,
-            Breaker::Closed { misses, waited, .. } => {
-                let (misses, waited) = (misses + 1, waited + now.since(begun));
-                if misses < MISSES_MAX && waited < WAITED_MAX {
-                    self.breaker = Breaker::Closed { misses, waited, last_miss: now };
-                    return;
-                }
-                PAUSE_MIN
+    /// Counts the late reply of a check with this wait that began at `begun`; after too many, pauses checks and ends those
+    /// that it is about. Checks that waited at the same time say the same about Redis, so they count once.
+    pub(super) fn missed(&mut self, wait: Duration, begun: Timestamp, now: Timestamp) {
+        let (wait, after) = if let Some(pause) = self.breaker.pause_of(wait) {
+            if !pause.is_probing {
+                return;
             }
-            Breaker::Probing { after } => (after * 2).min(PAUSE_MAX),
-            Breaker::Open { .. } => return,
+            (pause.wait, (pause.after * 2).min(PAUSE_MAX))
+        } else {
+            let misses = &mut self.breaker.misses;
+            if begun < misses.last {
+                return;
+            }
+            misses.count += 1;
+            misses.waited += now.since(begun);
+            misses.last = now;
+            misses.wait = misses.wait.min(wait);
+            if misses.count < MISSES_MAX && misses.waited < WAITED_MAX {
+                return;
+            }
+            (misses.wait, PAUSE_MIN)
         };
         self.counts.stopped += 1;
         let probe = now.after(after / 2 + self.rng.up_to(after));
-        self.breaker = Breaker::Open { probe, after };
-        self.status.set_answers_in_time(false);
-        self.dismiss();
+        self.breaker.misses = Misses::NONE;
+        self.breaker.pause = Some(Pause { wait, probe, after, is_probing: false });
+        self.publish_pause();
+        self.dismiss(wait);
     }
 
-    pub(super) fn answered_in_time(&mut self) {
-        self.breaker = Breaker::CLOSED;
-        self.status.set_answers_in_time(self.status.is_redis_reachable());
-    }
-
-    /// Ends the pause if a command of the sync was answered in time for a request.
-    pub fn record_reply_after(&mut self, took: Duration, now: Timestamp) {
-        if let Breaker::Open { probe, .. } = &mut self.breaker
-            && took <= IN_TIME
-        {
-            *probe = now.min(*probe);
+    /// Records a reply in time to a check with this wait.
+    pub(super) fn answered_in_time(&mut self, wait: Duration, took: Duration) {
+        if self.breaker.pause_of(wait).is_some() {
+            self.breaker = Breaker::CLOSED;
+        } else if took <= self.breaker.misses.wait {
+            self.breaker.misses = Misses::NONE;
         }
+        self.publish_pause();
+    }
+
+    /// Shortens the pause by a reply to any command, which took this time: checks with longer waits go on, and one that came
+    /// in time for most requests lets the next check probe.
+    pub fn record_reply_after(&mut self, took: Duration, now: Timestamp) {
+        let Some(pause) = self.breaker.pause.as_mut().filter(|pause| !pause.is_probing) else { return };
+        pause.wait = pause.wait.min(took.max(IN_TIME));
+        if took <= IN_TIME {
+            pause.probe = now.min(pause.probe);
+        }
+        self.publish_pause();
     }
 
     /// Lets the next request probe once the pause is over.
     pub(super) fn offer_probe(&mut self, now: Timestamp) {
-        if let Breaker::Open { probe, .. } = self.breaker
-            && probe <= now
-        {
-            self.status.set_answers_in_time(true);
+        if self.breaker.pause.is_some_and(|pause| !pause.is_probing && pause.probe <= now) {
+            self.status.set_late_wait(Duration::ZERO);
+        }
+    }
+
+    fn publish_pause(&self) {
+        if self.status.is_redis_reachable() {
+            self.status.set_late_wait(self.breaker.pause.map_or(Duration::ZERO, |pause| pause.wait));
         }
     }
 }

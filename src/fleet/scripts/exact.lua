@@ -1,4 +1,4 @@
--- exact: remote checks. Charges the costs of up to 32 keys of one bucket, all costs of a check or none.
+-- exact: remote checks. Charges up to 32 costs of keys of one bucket, all costs of a check or none.
 --
 -- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells; a byte for each check, the
 -- number of its costs.
@@ -11,6 +11,8 @@ local WINDOW_COST = '<i8i8i8i8'
 local WINDOW_COST_BYTES = 32
 -- The wait for a request of another window than the current one: the host retries immediately, with the current one.
 local AT_ONCE = 1
+-- The places of some numbers that `cell_at` returns.
+local VERSION, LEVEL, LOST = 1, 5, 14
 
 -- Returns the microseconds until a level reaches `cost`. `ahead`: how far the time of the cell is ahead of the clock.
 local function wait_us(num, den, burst, level, rem, cost, ahead)
@@ -29,49 +31,63 @@ local costs, cells, counts = ARGV[2], #KEYS - 1, ARGV[3]
 
 if not fits_keys(costs, COST_BYTES, WINDOW_COST_BYTES) then return redis.error_reply('ERR the costs do not fit the cells') end
 
--- The check of each cell.
-local check_of = {}
-for check = 1, #counts do
-  for _ = 1, string.byte(counts, check) do check_of[#check_of + 1] = check end
-end
-if #check_of ~= cells then return redis.error_reply('ERR the checks do not fit the cells') end
+local in_checks = 0
+for check = 1, #counts do in_checks = in_checks + string.byte(counts, check) end
+if in_checks ~= cells then return redis.error_reply('ERR the checks do not fit the cells') end
 
-local found, refused, next_cost = {}, {}, 1
+-- The cell of each cost. Checks that name the same key are charged one after the other.
+local found, cell_of, cost_of, next_cost = {}, {}, {}, 1
 for i = 1, cells do
+  local key = KEYS[i + 1]
   local ask_version, ask_num, ask_den, ask_burst, cost, knew, after = read(COST, costs, next_cost)
-  next_cost = after
-  local wait
-  if ask_num == 0 then
-    local step, origin, turns, finish, behind = read(WINDOW_COST, costs, next_cost)
-    next_cost = behind
+  next_cost = ask_num == 0 and after + WINDOW_COST_BYTES or after
+  if found[key] == nil and ask_num == 0 then
+    local step, origin, turns, finish = read(WINDOW_COST, costs, after)
     local c, lost, is_its =
       window_at(now, values[i + 1], ask_version, ask_den, ask_burst, step, origin, turns, finish, knew)
-    wait = is_its and window_wait(c, cost, now) or AT_ONCE
-    found[i] = { window = c, is_its = is_its, is_window = true, cost = cost, wait = wait, lost = lost, asked = ask_version }
-  else
-    local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
-      cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
-    wait = wait_us(num, den, burst, level, rem, cost, at - now)
-    found[i] = { version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost }
+    found[key] = { window = c, is_its = is_its, is_window = true, lost = lost, asked = ask_version }
+  elseif found[key] == nil then
+    found[key] = { cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth) }
   end
-  if wait ~= 0 then refused[check_of[i]] = true end
+  cell_of[i], cost_of[i] = found[key], cost
 end
 
-for i = 1, cells do
-  local f, paid = found[i], not refused[check_of[i]]
-  if f.is_window then
-    local c, level, again, version = f.window, 0, 0, f.asked
-    if c then
-      if paid then spend(c, f.cost, c.at) end
-      keep_window(KEYS[i + 1], c)
-      level, again, version = f.is_its and level_of(c) or 0, more(c, now), c.version
+local first = 1
+for check = 1, #counts do
+  local last, waits, is_paid = first + string.byte(counts, check) - 1, {}, true
+  for i = first, last do
+    local f, wait = cell_of[i], AT_ONCE
+    if not f.is_window then
+      local _, num, den, burst, level, rem, at = unpack(f)
+      wait = wait_us(num, den, burst, level, rem, cost_of[i], at - now)
+    elseif f.is_its then
+      wait = window_wait(f.window, cost_of[i], now)
     end
-    reply[i + 1] = pack('<i8i8I1i8i8I1', level, f.wait, f.lost, version, again, c and stands(c, f.is_its) or OTHER_WINDOW)
-  else
-    local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost = unpack(f)
-    if paid then level = level - cost end
-    keep(KEYS[i + 1], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
-    reply[i + 1] = pack('<i8i8I1i8', level, wait, lost, version)
+    waits[i], is_paid = wait, is_paid and wait == 0
+  end
+  for i = first, last do
+    local f = cell_of[i]
+    if f.is_window then
+      local c, level, again, version = f.window, 0, 0, f.asked
+      if c then
+        if is_paid then spend(c, cost_of[i], c.at) end
+        level, again, version = f.is_its and level_of(c) or 0, more(c, now), c.version
+      end
+      reply[i + 1] =
+        pack('<i8i8I1i8i8I1', level, waits[i], f.lost, version, again, c and stands(c, f.is_its) or OTHER_WINDOW)
+    else
+      if is_paid then f[LEVEL] = f[LEVEL] - cost_of[i] end
+      reply[i + 1] = pack('<i8i8I1i8', f[LEVEL], waits[i], f[LOST], f[VERSION])
+    end
+  end
+  first = last + 1
+end
+
+for key, f in pairs(found) do
+  if not f.is_window then
+    keep(key, unpack(f))
+  elseif f.window then
+    keep_window(key, f.window)
   end
 end
 return table.concat(reply)

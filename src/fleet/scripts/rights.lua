@@ -4,7 +4,7 @@
 --
 -- KEYS: hosts by their last heartbeat, or none if another server has them.
 -- Reply: refused commands, separated by spaces; now (empty: TIME is refused); hosts (empty: no key given, or refused); the
--- eviction policy and the maximum memory (empty: INFO is refused).
+-- eviction policy, the maximum memory and the role (empty: INFO is refused).
 local KEY = KEYS[1] or 'tg:{tm}:hosts'
 local CALLED = {
   { 'TIME' },
@@ -29,7 +29,7 @@ for _, command in ipairs(CALLED) do
   if not may[command[1]] then refused[#refused + 1] = command[1] end
 end
 
-local now, hosts, policy, memory = '', '', '', ''
+local now, hosts, policy, memory, role = '', '', '', '', ''
 if may.TIME then
   local time = redis.call('TIME')
   now = string.format('%.0f', time[1] * 1000000 + time[2])
@@ -39,5 +39,6 @@ if redis.acl_check_cmd('INFO', 'memory') then
   local info = redis.call('INFO', 'memory')
   policy = string.match(info, 'maxmemory_policy:([%w-]+)') or ''
   memory = string.match(info, 'maxmemory:(%d+)') or ''
+  role = string.match(redis.call('INFO', 'replication'), 'role:(%l+)') or ''
 end
-return { table.concat(refused, ' '), now, hosts, policy, memory }
+return { table.concat(refused, ' '), now, hosts, policy, memory, role }

@@ -1,19 +1,18 @@
-//! The Redis servers and their link states. All must be reachable, as each has a part of the keys.
+//! The Redis servers and their link states. All must be reachable, as each has a part of the keys; of a cluster, those that
+//! have a bucket of cells.
 
 use crate::clock::Timestamp;
-use crate::fleet::command::{OF_ALL, ScriptCommand};
+use crate::fleet::command::{Bucket, OF_ALL, ScriptCommand};
 use crate::fleet::link::{FailureClass, LinkError, NodeId, NodeState, NodeStatus, RedisLink};
 use crate::fleet::link_state::LinkState;
 use redis::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
 pub(super) struct Arrival {
-    /// The server, or `None` for a cluster.
-    pub(super) at: Option<NodeId>,
     pub(super) node: NodeId,
     pub(super) command: ScriptCommand,
     /// The bytes of the reply; an error if the command failed or may not have run, `None` if it was not sent.
@@ -23,8 +22,9 @@ pub(super) struct Arrival {
 /// The connections, while there is something to share.
 pub(super) struct Servers {
     link: Arc<RedisLink>,
-    /// The state of each independent server, or one for a whole cluster, which tracks its own nodes.
-    states: BTreeMap<Option<NodeId>, LinkState>,
+    is_cluster: bool,
+    seed: u64,
+    states: BTreeMap<NodeId, LinkState>,
     arrives: mpsc::Sender<Arrival>,
     /// The replies, in any order of the servers.
     pub(super) arrivals: mpsc::Receiver<Arrival>,
@@ -37,15 +37,37 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn new(link: Arc<RedisLink>, is_cluster: bool, seed: u64, now: Timestamp) -> Servers {
-        let ids: Vec<Option<NodeId>> = match is_cluster {
-            true => vec![None],
-            false => link.nodes().iter().map(|node| Some(node.id)).collect(),
-        };
-        let seeds = (1..).map(|number: u64| seed.wrapping_mul(number | 1));
-        let states = ids.into_iter().zip(seeds).map(|(id, seed)| (id, LinkState::new(seed, now))).collect();
         let (changes, (arrives, arrivals)) = (link.changes(), mpsc::channel(ARRIVALS_MAX));
-        let (up, refusing) = (HashSet::new(), HashMap::new());
-        Servers { link, states, arrives, arrivals, changes, up, refusing }
+        let (states, up, refusing) = (BTreeMap::new(), HashSet::new(), HashMap::new());
+        let mut servers =
+            Servers { link, is_cluster, seed, states, arrives, arrivals, changes, up, refusing };
+        servers.follow_map(false, now);
+        servers
+    }
+
+    /// Adopts the servers that have keys. A master that takes over slots counts as `is_reachable` until a command to it has
+    /// no reply, so that moving slots is no outage.
+    fn follow_map(&mut self, is_reachable: bool, now: Timestamp) {
+        let ids: BTreeSet<NodeId> = match self.is_cluster {
+            true => Bucket::all()
+                .map(Bucket::tag)
+                .chain([OF_ALL.to_owned()])
+                .map(|tag| self.link.node_of(&tag))
+                .collect(),
+            false => self.link.nodes().iter().map(|node| node.id).collect(),
+        };
+        self.states.retain(|id, _| ids.contains(id));
+        for id in ids {
+            self.seed = self.seed.wrapping_mul(SEED_STEP);
+            let seed = self.seed;
+            self.states.entry(id).or_insert_with(|| {
+                let mut state = LinkState::new(seed, now);
+                if is_reachable {
+                    state.record_reply(now);
+                }
+                state
+            });
+        }
     }
 
     /// Whether all servers are reachable.
@@ -59,60 +81,69 @@ impl Servers {
             self.changes.borrow_and_update();
             let nodes = self.link.nodes().into_iter();
             self.up = nodes.filter(|node| node.state == NodeState::Up).map(|node| node.id).collect();
-            for (at, state) in &mut self.states {
-                if at.is_none_or(|node| self.up.contains(&node)) {
+            if self.is_cluster {
+                self.follow_map(self.are_reachable(), now);
+            }
+            for (id, state) in &mut self.states {
+                if self.up.contains(id) {
                     state.connected(now);
                 }
             }
         }
-        for (at, state) in &mut self.states {
-            // Any node of a cluster may redirect to the others.
-            let is_connected = at.map_or(!self.up.is_empty(), |node| self.up.contains(&node));
-            state.detect_outage(is_connected, timeout, now);
+        for (id, state) in &mut self.states {
+            state.detect_outage(self.up.contains(id), timeout, now);
         }
     }
 
     /// Takes the servers to which a heartbeat is due now.
-    pub(super) fn due(&mut self, now: Timestamp) -> Vec<Option<NodeId>> {
+    pub(super) fn due(&mut self, now: Timestamp) -> Vec<NodeId> {
         let due =
             self.states.iter_mut().filter_map(|(id, state)| state.accepts_heartbeat(now).then_some(*id));
         due.collect()
     }
 
+    /// A bucket of a server of a cluster that has not the key of heartbeats: a command about it shows whether the server
+    /// answers.
+    pub(super) fn bucket_instead_of_heartbeat(&self, server: NodeId) -> Option<Bucket> {
+        if !self.is_cluster || self.keeps_pools(server) {
+            return None;
+        }
+        Bucket::all().find(|bucket| self.link.node_of(&bucket.tag()) == server)
+    }
+
     /// Makes a heartbeat with pool reports due now.
     pub(super) fn hasten_reports(&mut self, now: Timestamp) {
-        let at = self.server_of(self.link.node_of(OF_ALL));
-        if let Some(state) = self.states.get_mut(&at) {
+        if let Some(state) = self.states.get_mut(&self.link.node_of(OF_ALL)) {
             state.hasten(now);
         }
     }
 
     /// Whether heartbeats to this server carry the pool reports: all servers count hosts, one has pools.
-    pub(super) fn keeps_pools(&self, at: Option<NodeId>) -> bool {
-        at == self.server_of(self.link.node_of(OF_ALL))
+    pub(super) fn keeps_pools(&self, server: NodeId) -> bool {
+        server == self.link.node_of(OF_ALL)
     }
 
-    /// The server of a node: all nodes of a cluster are one.
-    fn server_of(&self, node: NodeId) -> Option<NodeId> {
-        (!self.states.contains_key(&None)).then_some(node)
-    }
-
-    pub(super) fn record_reply(&mut self, (at, node): (Option<NodeId>, NodeId), now: Timestamp) {
+    pub(super) fn record_reply(&mut self, node: NodeId, now: Timestamp) {
         self.refusing.remove(&node);
-        if let Some(state) = self.states.get_mut(&at) {
+        if let Some(state) = self.states.get_mut(&node) {
             state.record_reply(now);
         }
     }
 
     pub(super) fn record_error(&mut self, node: NodeId, error: LinkError) {
+        if error.class.is_of_all_commands()
+            && let Some(state) = self.states.get_mut(&node)
+        {
+            state.record_refusal();
+        }
         // These are no replies.
         if !matches!(error.class, FailureClass::Down | FailureClass::Timeout) {
             self.refusing.insert(node, error);
         }
     }
 
-    pub(super) fn heartbeat_failed(&mut self, at: Option<NodeId>, now: Timestamp) {
-        if let Some(state) = self.states.get_mut(&at) {
+    pub(super) fn heartbeat_failed(&mut self, node: NodeId, now: Timestamp) {
+        if let Some(state) = self.states.get_mut(&node) {
             state.heartbeat_failed(now);
         }
     }
@@ -124,14 +155,13 @@ impl Servers {
 
     /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
     pub(super) fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
-        let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, ScriptCommand)>> = BTreeMap::new();
+        let mut by_server: BTreeMap<NodeId, Vec<ScriptCommand>> = BTreeMap::new();
         for (named, command) in commands {
             let node = named.unwrap_or_else(|| self.link.node_of(&command.tag()));
-            let at = self.server_of(node);
-            if let Some(state) = self.states.get_mut(&at) {
+            if let Some(state) = self.states.get_mut(&node) {
                 state.sent(now);
             }
-            by_server.entry(node).or_default().push((at, command));
+            by_server.entry(node).or_default().push(command);
         }
         for (node, commands) in by_server {
             tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrives.clone()));
@@ -146,6 +176,11 @@ impl Servers {
             }
         }
         nodes
+    }
+
+    /// Whether a connected server refuses commands.
+    pub(super) fn refuse(&self) -> bool {
+        self.nodes().iter().any(|node| matches!(node.state, NodeState::Refusing(_)))
     }
 
     /// Returns why servers are down or refuse commands, each with its class.
@@ -165,37 +200,40 @@ impl Servers {
 async fn converse(
     link: Arc<RedisLink>,
     node: NodeId,
-    commands: Vec<(Option<NodeId>, ScriptCommand)>,
+    commands: Vec<ScriptCommand>,
     arrivals: mpsc::Sender<Arrival>,
 ) {
     let mut sent = Vec::with_capacity(commands.len());
     let mut encoded = Vec::with_capacity(commands.len());
-    for (at, command) in commands {
+    for command in commands {
         match command.encode() {
             Ok(made) => {
-                sent.push((at, command));
+                sent.push(command);
                 encoded.push(made);
             }
             Err(fault) => {
                 error!(%fault, "a command to Redis could not be made: please report this");
-                if arrivals.send(Arrival { at, node, command, reply: Err(None) }).await.is_err() {
+                if arrivals.send(Arrival { node, command, reply: Err(None) }).await.is_err() {
                     return;
                 }
             }
         }
     }
-    for ((at, command), reply) in sent.into_iter().zip(link.send(node, encoded)) {
+    for (command, reply) in sent.into_iter().zip(link.send(node, encoded)) {
         let reply = match reply.await {
             Ok(Value::BulkString(bytes)) => Ok(bytes),
             // Our scripts return nothing else; an empty reply is counted as undecodable.
             Ok(_) => Ok(Vec::new()),
             Err(error) => Err(Some(error)),
         };
-        if arrivals.send(Arrival { at, node, command, reply }).await.is_err() {
+        if arrivals.send(Arrival { node, command, reply }).await.is_err() {
             return;
         }
     }
 }
+
+/// An odd number, which makes different seeds of one.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The queue of replies.
 const ARRIVALS_MAX: usize = 1_024;

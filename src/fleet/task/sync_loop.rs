@@ -159,8 +159,11 @@ impl SyncLoop {
         self.relink(servers, now);
         let mut out = Vec::new();
         for server in due {
-            let heartbeat = self.heartbeat(servers.keeps_pools(server), now);
-            out.push((server, ScriptCommand::Heartbeat(heartbeat)));
+            let command = match servers.bucket_instead_of_heartbeat(server) {
+                Some(bucket) => self.member.sync.probe(bucket, now.at),
+                None => ScriptCommand::Heartbeat(self.heartbeat(servers.keeps_pools(server), now)),
+            };
+            out.push((Some(server), command));
         }
         let mut commands = Vec::new();
         self.member.ask_versions(&mut commands);
@@ -214,7 +217,8 @@ impl SyncLoop {
             (false, _) => {
                 let why = servers.faults();
                 let why = if why.is_empty() { "no reply in time" } else { &why };
-                warn!(hosts, why, "Redis does not answer: fleet rules follow `on_redis_down` until it does");
+                let fault = if servers.refuse() { "refuses commands" } else { "does not answer" };
+                warn!(hosts, why, "Redis {fault}: fleet rules follow `on_redis_down` until it runs commands");
             }
         }
         self.publish_view(servers, now);
@@ -238,24 +242,26 @@ impl SyncLoop {
 
     fn apply_arrival(&mut self, arrival: Arrival, servers: &mut Servers) {
         let now = self.clock.now();
-        let Arrival { at, node, command, reply } = arrival;
+        let Arrival { node, command, reply } = arrival;
         let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
         match decoded {
             Ok(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
-                self.counters.record_reply(now.at);
-                servers.record_reply((at, node), now.at);
+                servers.record_reply(node, now.at);
+                if servers.are_reachable() {
+                    self.counters.record_reply(now.at);
+                }
                 self.answered(&command, reply, servers, now);
                 self.relink(servers, now);
             }
             Ok(Err(fault)) => {
                 self.view.undecodable += 1;
                 debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
-                self.failed((at, &command), servers, now);
+                self.failed((node, &command), servers, now);
             }
             Err(error) => {
                 error.into_iter().for_each(|error| servers.record_error(node, error));
-                self.failed((at, &command), servers, now);
+                self.failed((node, &command), servers, now);
             }
         }
     }
@@ -297,11 +303,11 @@ impl SyncLoop {
         }
     }
 
-    fn failed(&mut self, (at, command): (Option<NodeId>, &ScriptCommand), servers: &mut Servers, now: Now) {
+    fn failed(&mut self, (node, command): (NodeId, &ScriptCommand), servers: &mut Servers, now: Now) {
         match command {
             ScriptCommand::Heartbeat(heartbeat) => {
                 self.reserves.failed(heartbeat);
-                servers.heartbeat_failed(at, now.at);
+                servers.heartbeat_failed(node, now.at);
             }
             command => self.member.failed(command, now.at),
         }

@@ -15,9 +15,13 @@ impl ShareState {
         cost: u32,
         hosts: u32,
     ) -> Outcome {
-        let (ahead, most) = self.fallback_ahead(quota, now, cost, hosts);
+        let (used, added, most) = self.fallback_ahead(quota, now, cost, hosts);
+        let ahead = used.saturating_add(added);
         if ahead <= most {
             Outcome::Pass
+        } else if added > most {
+            // More than this host's part of the burst. The time at which Redis answers again is unknown.
+            Outcome::Never
         } else {
             Outcome::Later(micros_up(ahead - most, quota.bucket().scale()))
         }
@@ -25,17 +29,18 @@ impl ShareState {
 
     pub(super) fn charge_fallback(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32, hosts: u32) {
         if cost > 0 {
-            let (ahead, _) = self.fallback_ahead(quota, now, cost, hosts);
-            self.fallback = self.fallback.with_ahead(quota.bucket().scale(), now, ahead);
+            let (used, added, _) = self.fallback_ahead(quota, now, cost, hosts);
+            self.fallback = self.fallback.with_ahead(quota.bucket().scale(), now, used.saturating_add(added));
         }
     }
 
-    /// The ticks ahead of the N-th part of the bucket after such a request, and the most allowed: at least one unit.
-    fn fallback_ahead(&self, quota: &ShareQuota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64) {
+    /// The ticks ahead of the N-th part of the bucket, those that such a request adds, and the most allowed: at least one
+    /// unit.
+    fn fallback_ahead(&self, quota: &ShareQuota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64, u64) {
         let bucket = quota.bucket();
         let unit = bucket.ticks_of(1).saturating_mul(u64::from(hosts));
-        let ahead = self.fallback.ticks_until_full(bucket.scale(), now);
-        (ahead.saturating_add(unit.saturating_mul(u64::from(cost))), bucket.capacity().max(unit))
+        let used = self.fallback.ticks_until_full(bucket.scale(), now);
+        (used, unit.saturating_mul(u64::from(cost)), bucket.capacity().max(unit))
     }
 
     pub(super) fn after_outages(

@@ -80,7 +80,7 @@ impl ShareQuota {
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
     pub(super) fn remote_checks_fail(&self, fleet_status: &FleetStatus) -> bool {
-        self.may_check_remotely(fleet_status.hosts()) && !fleet_status.answers_in_time()
+        self.may_check_remotely(fleet_status.hosts()) && !fleet_status.answers_within(self.patience())
     }
 
     /// Whether nothing is borrowed ahead.
@@ -111,7 +111,7 @@ impl ShareQuota {
     /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
     /// it replies.
     pub(super) fn outages(&self, fleet_status: &FleetStatus) -> u32 {
-        if self.always_checks_remotely() {
+        if self.always_checks_remotely() && !fleet_status.answers_within(self.patience()) {
             fleet_status.remote_check_outages.load(Ordering::Relaxed)
         } else {
             fleet_status.outages()
@@ -130,7 +130,7 @@ impl ShareState {
         }
         let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
         let may = cost <= quota.bucket().burst()
-            && fleet_status.answers_in_time()
+            && fleet_status.answers_within(quota.patience())
             && !self.is_refused_lately(now, need);
         may.then_some(need)
     }
@@ -178,9 +178,9 @@ impl ShareState {
         self.apply_more(quota, now, brought.next_increase);
         let knows_more = brought.next_increase.is_some_and(|more| more.is_exhausted);
         if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
-            // Redis may lie: no key is refused for longer than the window of its rule.
+            // Redis may lie: no key is refused for longer than its rule takes to earn the burst and the largest debt.
             let wait =
-                wait.map_or(quota.bucket().window(), |wait| wait.min(quota.window_length())).max(REFUSED_MIN);
+                wait.map_or(quota.bucket().window(), |wait| wait.min(quota.longest_wait())).max(REFUSED_MIN);
             let is_late = quota.window().is_some() && now.since(brought.sent_at) >= LATE;
             self.refused_until = if is_late { brought.sent_at } else { now }.after(wait.into());
             self.refused_cost = cost;
@@ -297,10 +297,19 @@ impl ShareState {
         }
     }
 
-    /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
+    /// Applies the reply to a remote check whose request no longer waits. If the request was refused, the granted tokens of a
+    /// bucket stay here for its retry, and return with a later report; others are refunded.
     pub fn refund_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, reply: &KeyCheckReply) {
         self.apply_remote_reply(quota, now, &KeyCheckReply { granted: 0, ..*reply });
-        self.queue_refund(reply.granted);
+        let borrows = quota.fleet_status().is_some_and(|fleet_status| quota.borrows(fleet_status.hosts()));
+        let may_keep = borrows && quota.window().is_none() && now.since(reply.sent_at) < LATE;
+        // A request that passed meanwhile left a debt, which the next report charges.
+        let kept = if may_keep { reply.granted.saturating_sub(self.owed) } else { 0 };
+        if kept > 0 {
+            self.add_borrowed(kept, reply.sent_at.after(HOLD), now);
+            self.request_sync();
+        }
+        self.queue_refund(reply.granted - kept);
     }
 
     /// Refunds the unspent tokens, at most `granted`, of a request that has been judged.

@@ -358,8 +358,7 @@ impl ShareState {
             || u64::try_from((u128::from(missing) * u128::from(period)).div_ceil(u128::from(each))),
             |product| Ok(product.div_ceil(each)),
         );
-        // Whatever the level: a bucket is full after its window.
-        Micros(micros.unwrap_or(u64::MAX)).min(quota.bucket().window()).max(SYNC_EVERY)
+        Micros(micros.unwrap_or(u64::MAX)).min(quota.longest_wait()).max(SYNC_EVERY)
     }
 }
 

@@ -99,11 +99,12 @@ pub(super) fn of_descriptor(given: DefaultScope, limit: &Limit) -> Option<FleetS
 pub(super) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
     let mut limit = weighed(limit, settings.region.as_ref());
     for allowance in limit.allowances.iter_mut().flatten() {
+        let max_debt = allowance.max_debt;
         match &allowance.quota {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(settings));
                 let quota = share::ShareQuota::new(bucket, credit, settings.on_redis_down);
-                allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, settings)));
+                allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, max_debt, settings)));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
@@ -111,7 +112,7 @@ pub(super) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
                 if let Ok(quota) =
                     share::ShareQuota::for_window(own, credit_of(settings), settings.on_redis_down)
                 {
-                    allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, settings)));
+                    allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, max_debt, settings)));
                 }
             }
             Quota::Concurrency(quota) => {
@@ -133,7 +134,7 @@ fn credit_of(settings: &FleetSettings) -> u16 {
     }
 }
 
-fn share_of(quota: share::ShareQuota, settings: &FleetSettings) -> share::ShareQuota {
+fn share_of(quota: share::ShareQuota, max_debt: u32, settings: &FleetSettings) -> share::ShareQuota {
     let asks = match (settings.mode, settings.on_miss) {
         (FleetMode::Exact, _) => RemoteCheckWait::Always,
         (_, None | Some(OnMiss::Ask)) => RemoteCheckWait::OnMiss,
@@ -141,7 +142,7 @@ fn share_of(quota: share::ShareQuota, settings: &FleetSettings) -> share::ShareQ
         (_, Some(OnMiss::Admit)) if settings.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
-    let quota = quota.with_remote_checks(asks).with_wait_max(settings.wait());
+    let quota = quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt);
     // With a promised `max_over` the credit does not grow with the fleet.
     if settings.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }

@@ -11,11 +11,11 @@ mod share;
 mod version;
 mod window;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use foldhash::HashMap;
 use tidegate::fleet::cell::{CellReply, CellRequest};
-use tidegate::fleet::command::{CommandHead, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ScriptReply};
 use tidegate::fleet::window::{WindowReply, WindowStatus};
@@ -106,64 +106,79 @@ impl Store {
     fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {
         let head = &payment.head;
         let (born_us, other) = self.birth(head, now_us);
-        let found = payment.costs().map(|cost| {
-            let id = (head.bucket.number(), cost.key);
-            let Some(window) = &cost.window else {
-                let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-                let (cell, lost) =
-                    Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
-                let paid = cell.look(cost.cost, lost, now_us);
-                return (Payer::Bucket(cell, paid), paid.wait);
-            };
-            let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
-            let (cell, lost, is_its) =
-                WindowCell::for_request(value, &cost.cell_quota, window, cost.known_age_us, now_us);
-            // A host with another window retries immediately.
-            let wait = match &cell {
-                Some(cell) if is_its => cell.wait(cost.cost, now_us),
-                _ => CostCover::Until(1),
-            };
-            (Payer::Window(cell, lost, is_its), wait)
-        });
-        let found: Vec<_> = found.collect();
-        let checks = payment.checks.iter().enumerate();
-        let of_check: Vec<usize> =
-            checks.flat_map(|(check, of)| of.costs.iter().map(move |_| check)).collect();
-        let refused: HashSet<usize> = found
-            .iter()
-            .zip(&of_check)
-            .filter(|((_, wait), _)| *wait != CostCover::No)
-            .map(|(_, check)| *check)
-            .collect();
         let mut all = Vec::new();
-        for (((payer, wait), cost), check) in found.into_iter().zip(payment.costs()).zip(of_check) {
-            let all_pay = !refused.contains(&check);
-            let id = (head.bucket.number(), cost.key);
-            all.push(match payer {
-                Payer::Bucket(mut cell, mut paid) => {
-                    if all_pay {
-                        cell.level -= cost.cost.cast_signed();
-                        paid.level = cell.level;
-                    }
-                    self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
-                    paid
-                }
-                Payer::Window(Some(mut cell), lost, is_its) => {
-                    let paid = cell.pay(cost, wait, all_pay, (lost, is_its), now_us);
-                    let kept = cell.kept_ms();
-                    self.windows.insert(id, Kept::new(cell, now_us, kept));
-                    paid
-                }
-                Payer::Window(None, lost, _) => PaymentResult {
-                    level: 0,
-                    wait,
-                    lost,
-                    version: cost.cell_quota.version,
-                    window: Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow }),
-                },
-            });
+        // A key that several checks name is read once: if it was lost, all of them find it so.
+        let mut lost_cells = HashMap::default();
+        for check in &payment.checks {
+            let found: Vec<_> =
+                check.costs.iter().map(|cost| self.find_payer(head, cost, other, now_us)).collect();
+            let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
+            for ((payer, wait), cost) in found.into_iter().zip(&check.costs) {
+                let id = (head.bucket.number(), cost.key);
+                let mut result = self.pay(id, payer, (cost, wait, all_pay), now_us);
+                result.lost = *lost_cells.entry((id, cost.window.is_some())).or_insert(result.lost);
+                all.push(result);
+            }
         }
         ScriptReply::Exact(CommandReply { born_us, now_us, results: all })
+    }
+
+    /// Returns the cell of a cost, and how long the cost has to wait.
+    fn find_payer(
+        &self,
+        head: &CommandHead,
+        cost: &KeyPayment,
+        other: bool,
+        now_us: u64,
+    ) -> (Payer, CostCover) {
+        let id = (head.bucket.number(), cost.key);
+        let Some(window) = &cost.window else {
+            let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
+            let (cell, lost) = Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
+            let paid = cell.look(cost.cost, lost, now_us);
+            return (Payer::Bucket(cell, paid), paid.wait);
+        };
+        let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
+        let (cell, lost, is_its) =
+            WindowCell::for_request(value, &cost.cell_quota, window, cost.known_age_us, now_us);
+        // A host with another window retries immediately.
+        let wait = match &cell {
+            Some(cell) if is_its => cell.wait(cost.cost, now_us),
+            _ => CostCover::Until(1),
+        };
+        (Payer::Window(cell, lost, is_its), wait)
+    }
+
+    fn pay(
+        &mut self,
+        id: (u8, [u8; 16]),
+        payer: Payer,
+        (cost, wait, all_pay): (&KeyPayment, CostCover, bool),
+        now_us: u64,
+    ) -> PaymentResult {
+        match payer {
+            Payer::Bucket(mut cell, mut paid) => {
+                if all_pay {
+                    cell.level -= cost.cost.cast_signed();
+                    paid.level = cell.level;
+                }
+                self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
+                paid
+            }
+            Payer::Window(Some(mut cell), lost, is_its) => {
+                let paid = cell.pay(cost, wait, all_pay, (lost, is_its), now_us);
+                let kept = cell.kept_ms();
+                self.windows.insert(id, Kept::new(cell, now_us, kept));
+                paid
+            }
+            Payer::Window(None, lost, _) => PaymentResult {
+                level: 0,
+                wait,
+                lost,
+                version: cost.cell_quota.version,
+                window: Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow }),
+            },
+        }
     }
 
     fn permits(&mut self, command: &PermitCommand, now_us: u64) -> ScriptReply {

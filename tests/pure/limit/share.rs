@@ -258,17 +258,17 @@ fn refused_key_is_checked_again_after_a_hold() {
 }
 
 #[test]
-fn absurd_waits_and_levels_refuse_a_key_for_one_window_at_most() {
+fn absurd_waits_and_levels_refuse_a_key_until_the_largest_debt_is_earned_at_most() {
     let (quota, _) = shared(100, 200, 0, 10, Fallback::Local);
-    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
-    let window = quota.bucket().window();
+    let quota = quota.with_remote_checks(RemoteCheckWait::Always).with_debt_max(50);
+    let longest = Micros(2_500_000);
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
         let mut share = ShareState::fresh(&quota, at(0));
         share.apply_remote_reply(&quota, at(1), &refusal(1, wait));
-        assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(window), "{wait:?}");
+        assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(longest), "{wait:?}");
     }
     let share = synced(&quota, settled(0, 0, i64::MIN / 4, at(0)));
-    assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(window));
+    assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(longest));
     assert_eq!(share.judge(&quota, at(1), 201), Outcome::Never);
 }
 

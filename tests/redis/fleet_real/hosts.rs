@@ -14,7 +14,7 @@ use super::wire::{Wire, hit, verdict_of};
 
 /// Log lines of a daemon once it is linked, and once it detects an outage.
 pub(crate) const LINKED: &str = "budgets are shared with the other hosts";
-pub(crate) const CUT_OFF: &str = "Redis does not answer";
+pub(crate) const CUT_OFF: &str = "fleet rules follow `on_redis_down` until";
 
 /// Returns a fleet rule with this quota, and a host rule for other requests.
 pub(crate) fn rules(rate: &str, burst: u32, fleet: &str) -> String {

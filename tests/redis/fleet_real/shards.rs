@@ -76,6 +76,21 @@ fn moved_slot_conserves_tokens() {
     assert!((not_admitted - LAPSED_MAX..=not_admitted).contains(&left), "{left} of {not_admitted}");
 }
 
+/// The other masters go on serving their slots.
+#[test]
+fn loss_of_one_master_of_a_cluster_is_an_outage() {
+    let mut cluster = Three::start();
+    for server in &cluster.0 {
+        server.order("CONFIG SET cluster-require-full-coverage no");
+    }
+    let url = format!("url: \"redis://127.0.0.1:{}\", cluster: true", cluster.0[0].port);
+    let host = &three_hosts(&url, &rules("100/s", 100, ""))[0];
+    cluster.0[1].kill();
+    host.await_log(&[CUT_OFF, "down"]);
+    cluster.0[1].restart(None);
+    host.await_log(&["Redis answers again"]);
+}
+
 #[test]
 fn survives_loss_of_one_of_three_servers() {
     const BURST: u32 = 50;

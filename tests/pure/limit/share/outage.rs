@@ -7,7 +7,7 @@ use tidegate::clock::Micros;
 use tidegate::limit::share::{CompactShare, Fallback, FleetStatus, RemoteCheckWait, ShareQuota, ShareState};
 use tidegate::limit::{Outcome, Rate, token_bucket};
 
-use super::{MICRO, SECOND, ask, at, drain, joined, settled, shared, synced};
+use super::{MICRO, SECOND, ask, at, drain, joined, reply, settled, shared, synced};
 
 #[test]
 fn uses_fallback_in_outage_and_while_checks_time_out() {
@@ -30,6 +30,40 @@ fn uses_fallback_in_outage_and_while_checks_time_out() {
             }
         }
     }
+}
+
+#[test]
+fn tokens_of_a_late_check_stay_for_the_retry() {
+    let (quota, _) = shared(100, 50, 0, 4, Fallback::Share);
+    let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+    for (late_ms, passes, refund) in [(99, true, 0), (100, false, 30)] {
+        let mut share = ShareState::fresh(&quota, at(0));
+        share.refund_remote_reply(&quota, at(late_ms), &reply(30, at(0)));
+        assert_eq!(ask(&mut share, &quota, at(150), 30), passes, "a reply after {late_ms} ms");
+        assert_eq!(share.report(&quota, at(150), 0).0.refund, refund);
+    }
+}
+
+#[test]
+fn only_checks_with_long_waits_go_on_while_redis_is_late_for_short_ones() {
+    for (wait_ms, missing) in [(5, None), (6, Some(1))] {
+        let (quota, fleet_status) = shared(100, 100, 0, 4, Fallback::Share);
+        let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+        let quota = quota.with_wait_max(std::time::Duration::from_millis(wait_ms));
+        fleet_status.set_late_wait(std::time::Duration::from_millis(5));
+        assert_eq!(ShareState::fresh(&quota, at(0)).missing_tokens(&quota, at(0), 1), missing);
+    }
+}
+
+/// No time is known at which a cost above this host's part may pass.
+#[test]
+fn heavy_cost_has_no_retry_time_in_outage() {
+    let (quota, fleet_status) = shared(100, 50, 0, 4, Fallback::Share);
+    fleet_status.set_redis_reachable(false);
+    let mut share = ShareState::fresh(&quota, at(0));
+    assert_eq!(share.judge(&quota, at(0), 13), Outcome::Never);
+    assert!(ask(&mut share, &quota, at(0), 12));
+    assert_eq!(share.judge(&quota, at(0), 12), Outcome::Later(Micros(460_000)));
 }
 
 #[test]
