@@ -85,8 +85,9 @@ impl SlidingLogQuota {
 /// The state of one key: 32 bytes with the first three entries, or with the block of memory of more.
 ///
 /// All entries in the window are kept, with two exceptions: units of the same time are one entry, and where there are N
-/// entries already, or more units than the sums of entries hold, those with N units or more after them are merged into the next entry that has fewer. N is here the
-/// number of units that the quota stores separately ([`SlidingLogQuota::with_stored_units`]).
+/// entries already, or more units than the sums of entries hold, those with N units or more after them are merged into the
+/// next entry that has fewer. N is here the number of units that the quota stores separately
+/// ([`SlidingLogQuota::with_stored_units`]).
 ///
 /// *Merging changes no decision.* A request of one unit or more passes if the units in the window are at most N − cost,
 /// which is less than N. While the newer units are in the window, they alone refuse it; the merged ones are older, so
