@@ -105,7 +105,7 @@ fn count_definite_refusals(
     definite
 }
 
-/// Extends the wait until soft parts that pass now, and have ended when all other rules pass, are open again.
+/// Extends the wait until soft parts that have ended when all other rules pass are open again.
 #[cold]
 #[inline(never)]
 fn await_soft_parts(context: &CheckContext<'_>, checks: &mut [StageCheck], locked: &mut LockedShards<'_>) {

@@ -31,8 +31,8 @@ pub(super) struct StageCheck {
     pub(super) outcome: Outcome,
     /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: QueueWait,
-    /// How long this rule, which passes a request that another rule refuses, refuses it afterwards: it charged the request, or
-    /// its soft part will end.
+    /// How long this rule refuses a request that another rule refuses: it charged the request, or its soft part will have
+    /// ended.
     pub(super) block_extension: Micros,
     pub(super) beyond: Option<OverQuota>,
     /// The key's level, once settled; `None`: unlimited.

@@ -45,7 +45,7 @@ impl StageCheck {
         }
     }
 
-    /// Extends a refused request's wait if this rule passes now, and refuses after `wait` as its soft part has ended.
+    /// Extends a refused request's wait if this rule refuses after `wait`, as its soft part has ended.
     pub(in crate::engine) fn await_soft_part(
         &mut self,
         wait: Micros,
@@ -53,8 +53,7 @@ impl StageCheck {
         shard: &mut Shard,
     ) {
         let has_end = |limited_by: &LimitedBy<'_>| limited_by.limit.soft_for.is_some();
-        if !self.enforced || !self.passes() || !self.find_limit(context).is_some_and(|limit| has_end(&limit))
-        {
+        if !self.enforced || !self.find_limit(context).is_some_and(|limit| has_end(&limit)) {
             return;
         }
         let now = Now { at: context.now.at.after(wait.into()), ..context.now };
