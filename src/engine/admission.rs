@@ -74,7 +74,7 @@ pub(super) fn admit(
         }
     }
     if refusing > 0 {
-        await_soft_parts(context, checks, &mut locked);
+        extend_waits(context, checks, &mut locked);
     }
     for check in &mut *checks {
         check.read_level(context, locked.of(check));
@@ -105,19 +105,18 @@ fn count_definite_refusals(
     definite
 }
 
-/// Extends the wait until soft parts that have ended when all other rules pass are open again.
+/// Extends the wait until rules that charged the refused request, and soft parts that will have ended, let it pass too.
 #[cold]
 #[inline(never)]
-fn await_soft_parts(context: &CheckContext<'_>, checks: &mut [StageCheck], locked: &mut LockedShards<'_>) {
+fn extend_waits(context: &CheckContext<'_>, checks: &mut [StageCheck], locked: &mut LockedShards<'_>) {
     let rates = checks.iter().filter(|check| check.refuses() && !check.is_concurrency);
-    let waits = rates.filter_map(|check| retry_after(check.outcome));
-    let Some(mut wait) = waits.chain(checks.iter().map(|check| check.block_extension)).max() else { return };
+    let mut wait = rates.filter_map(|check| retry_after(check.outcome)).max().unwrap_or_default();
     let mut before = None;
-    // Each soft part is awaited once at most.
+    // Each rule extends it once at most.
     while before.replace(wait) != Some(wait) {
         for check in &mut *checks {
-            check.await_soft_part(wait, context, locked.of(check));
-            wait = wait.max(check.block_extension);
+            check.extend_wait(wait, context, locked.of(check));
+            wait = wait.max(check.extended_wait);
         }
     }
 }
@@ -137,7 +136,7 @@ fn commit(
     let is_charged = check.passes() && may_charge || counts_all();
     let shard = locked.of(check);
     if is_charged {
-        check.charge(granted, wait, context, shard);
+        check.charge(wait, context, shard);
     }
     if !check.passes() {
         check.mark_refusing(context, shard);

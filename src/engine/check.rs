@@ -31,9 +31,8 @@ pub(super) struct StageCheck {
     pub(super) outcome: Outcome,
     /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: QueueWait,
-    /// How long this rule refuses a request that another rule refuses: it charged the request, or its soft part will have
-    /// ended.
-    pub(super) block_extension: Micros,
+    /// How long this rule refuses a refused request again, as it charged it or its soft part will have ended.
+    pub(super) extended_wait: Micros,
     pub(super) beyond: Option<OverQuota>,
     /// The key's level, once settled; `None`: unlimited.
     pub(super) level: Option<QuotaLevel>,
@@ -114,7 +113,7 @@ impl StageCheck {
             enforced: compiled_rule.enforced(),
             outcome: Outcome::Pass,
             wait: QueueWait::NONE,
-            block_extension: Micros::ZERO,
+            extended_wait: Micros::ZERO,
             beyond: None,
             level: None,
             key,

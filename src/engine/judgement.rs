@@ -403,7 +403,7 @@ fn longest_wait(checks: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&
         }
     }
     // Rules that pass now may refuse when the others pass again.
-    let later = checks.iter().map(|check| check.block_extension).max().unwrap_or_default();
+    let later = checks.iter().map(|check| check.extended_wait).max().unwrap_or_default();
     longest.map_or((None, None), |(check, wait)| (Some(check), wait.map(|wait| wait.max(later))))
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Pool {
     /// The severity s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
-    /// Whether the last tick measured a utilization, and found room by it.
+    /// Whether the last tick measured a utilization, by which `has_room` says whether there is room.
     is_measured: AtomicBool,
     has_room: AtomicBool,
     /// Heavy callers by priority. Decision threads only try this lock.

@@ -1,6 +1,7 @@
 //! Charges judged requests and marks refused keys.
 
 use super::{CheckContext, CheckStage, LimitedBy, OverQuota, StageCheck};
+use crate::clock::{Micros, Now};
 use crate::engine::algorithm::{AlgorithmTable, each_algorithm};
 use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
@@ -24,7 +25,6 @@ impl StageCheck {
     /// Charges a request that starts after `wait`, or one that is refused and counts all the same.
     pub(in crate::engine) fn charge(
         &mut self,
-        granted: bool,
         wait: QueueWait,
         context: &CheckContext<'_>,
         shard: &mut Shard,
@@ -44,13 +44,26 @@ impl StageCheck {
             // The charge may make the wait longer.
             self.look_up(context, shard);
             self.judge(context, shard);
-        } else if !granted && self.enforced {
-            let mut next = *self;
-            next.look_up(context, shard);
-            next.judge(context, shard);
-            if let Outcome::Later(later) = next.outcome {
-                self.block_extension = later;
-            }
+        }
+    }
+
+    /// Extends the wait of a refused request if this rule, which charged it or has a soft part that ends, refuses after `wait`.
+    pub(in crate::engine) fn extend_wait(
+        &mut self,
+        wait: Micros,
+        context: &CheckContext<'_>,
+        shard: &mut Shard,
+    ) {
+        let has_soft_end = || self.find_limit(context).is_some_and(|of| of.limit.soft_for.is_some());
+        if !self.enforced || !self.charged && !has_soft_end() {
+            return;
+        }
+        let now = Now { at: context.now.at.after(wait.into()), ..context.now };
+        let mut then = *self;
+        then.look_up(context, shard);
+        then.judge(&CheckContext { now, ..*context }, shard);
+        if let Outcome::Later(more) = then.outcome {
+            self.extended_wait = Micros(wait.0.saturating_add(more.0));
         }
     }
 

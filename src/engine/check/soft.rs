@@ -45,26 +45,6 @@ impl StageCheck {
         }
     }
 
-    /// Extends a refused request's wait if this rule refuses after `wait`, as its soft part has ended.
-    pub(in crate::engine) fn await_soft_part(
-        &mut self,
-        wait: Micros,
-        context: &CheckContext<'_>,
-        shard: &mut Shard,
-    ) {
-        let has_end = |limited_by: &LimitedBy<'_>| limited_by.limit.soft_for.is_some();
-        if !self.enforced || !self.find_limit(context).is_some_and(|limit| has_end(&limit)) {
-            return;
-        }
-        let now = Now { at: context.now.at.after(wait.into()), ..context.now };
-        let mut then = *self;
-        then.look_up(context, shard);
-        then.judge(&CheckContext { now, ..*context }, shard);
-        if let Outcome::Later(more) = then.outcome {
-            self.block_extension = Micros(wait.0.saturating_add(more.0));
-        }
-    }
-
     /// Returns when one unit of the quota will be left; `None`: one is left now.
     pub(super) fn soft_end<A: AlgorithmTable>(
         &self,
