@@ -97,22 +97,13 @@ impl HttpHandler {
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> HttpReply {
-        match self.route(request).await {
-            Ok(reply) => reply,
-            Err(BadRequest(status, message)) => {
-                self.state.counters.count(AnswerKind::Rejected);
-                json_reply(status, &json!({"error": message}))
-            }
-        }
+        self.route(request).await.unwrap_or_else(|bad| self.reject(bad))
     }
 
-    /// Answers a request whose user has too many bytes in requests that are not answered.
-    pub(super) fn answer_full(&self) -> HttpReply {
+    /// Counts a request that is not passed on, and answers it.
+    pub(super) fn reject(&self, BadRequest(status, message): BadRequest) -> HttpReply {
         self.state.counters.count(AnswerKind::Rejected);
-        json_reply(
-            StatusCode::SERVICE_UNAVAILABLE,
-            &json!({"error": "too many bytes of requests are not answered"}),
-        )
+        json_reply(status, &json!({"error": message}))
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {

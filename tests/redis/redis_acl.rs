@@ -26,7 +26,7 @@ const PASSWORD: &str = "correct-horse-battery";
 async fn example_acl_grants_exactly_needed_rights() {
     let example = fs::canonicalize("config/redis-acl.conf").unwrap();
     let redis = Redis::start(&["--include", example.to_str().unwrap()]);
-    // The example gives the user no password, so nobody can log in as it.
+    // The example gives the user no password, so no client can log in as it.
     let link = link(&redis);
     until("refused", || is_down_for(&link, FailureClass::Auth)).await;
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD}"));
