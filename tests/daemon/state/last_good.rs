@@ -87,10 +87,13 @@ fn logs_changes_of_rules_since_the_last_run() {
         "api/per-user: key [user] → [org]; its counts are dropped",
     ]);
     daemon.await_log(&[CHANGED, "; tabled/by-file: overrides", "; web: new, 1 rule"]);
+    // They are stored after the line; until then the next start would compare with the run before.
+    eventually("the new rules are kept", || kept(&daemon.plan).contains("domain: web").then_some(()));
     let plan = daemon.stopped();
     fs::remove_file(plan.path("rules/web.yaml")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&[CHANGED, "changes=1", "web: removed with its 1 rule: it has NO LIMITS now"]);
+    eventually("it is not kept any more", || (!kept(&daemon.plan).contains("domain: web")).then_some(()));
     // A domain that keeps its last good rules for errors is not changed.
     let plan = daemon.stopped().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
     let daemon = plan.start();
