@@ -13,6 +13,7 @@ use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
 use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
 use crate::rules::{Domain, Library, ListKind, NotApplied, OpenFiles, Problem, Reading, STARTS_FRESH};
+use crate::sys;
 use crate::terms::counted;
 
 /// The rules in force, and the means to read them again.
@@ -235,7 +236,11 @@ impl RulesInForce {
 
     /// Frees replaced rule sets that no decision thread uses. Returns whether some remain.
     pub(super) fn free_retired(&mut self) -> bool {
+        let before = self.retired.len();
         self.retired.retain(ReplacedRuleSet::is_in_use);
+        if self.retired.len() < before {
+            sys::trim_heap();
+        }
         !self.retired.is_empty()
     }
 
@@ -254,7 +259,9 @@ impl RulesInForce {
         // The texts beside an open file cannot be stored before it is closed.
         self.is_unsaved |= std::mem::replace(&mut self.is_partial, !open.is_empty());
         self.proof.files_are_read();
-        self.free_retired();
+        if !self.free_retired() {
+            sys::trim_heap();
+        }
         self.failing = [reading.kept.as_slice(), reading.without.as_slice()].concat();
         self.note(&reading);
         reading

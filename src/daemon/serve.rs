@@ -169,7 +169,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let shutdown = CancellationToken::new();
         let record = rules.record();
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
-        let (reload_signal, work) = watch::watch(rules, manager.clone())?;
+        let (reload_signal, work) = watch::watch(rules, manager.clone(), Arc::clone(&pulse))?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {

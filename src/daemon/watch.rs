@@ -17,6 +17,7 @@ use super::watching::{DirectoryWatch, OPEN_MAX};
 use crate::admin::ReloadResult;
 use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::OpenFiles;
+use crate::server::ThreadHealth;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
 /// wait for rules.
@@ -26,6 +27,7 @@ use crate::rules::OpenFiles;
 pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
+    decision_threads: Arc<ThreadHealth>,
 ) -> std::io::Result<(ReloadSignal, impl FnMut() + Send + 'static)> {
     let reload_signal = ReloadSignal::new()?;
     let mut thread = WatchThread {
@@ -33,6 +35,7 @@ pub(super) fn watch(
         rules,
         reload_signal: reload_signal.clone(),
         manager,
+        decision_threads,
     };
     Ok((reload_signal, move || thread.run()))
 }
@@ -78,6 +81,7 @@ struct WatchThread {
     watching: DirectoryWatch,
     reload_signal: ReloadSignal,
     manager: ServiceManager,
+    decision_threads: Arc<ThreadHealth>,
 }
 
 impl WatchThread {
@@ -127,7 +131,12 @@ impl WatchThread {
         loop {
             let needs_retry = self.rules.needs_retry();
             let unproven = self.rules.prove();
-            let within = match (self.watching.polls, self.rules.free_retired(), needs_retry) {
+            let is_retired_in_use = self.rules.free_retired();
+            if is_retired_in_use {
+                // One that has waited for requests since then holds the rules of its last decision.
+                self.decision_threads.wake_all();
+            }
+            let within = match (self.watching.polls, is_retired_in_use, needs_retry) {
                 (true, ..) => Some(POLL_PERIOD),
                 (_, true, _) => Some(FREE_PERIOD),
                 (_, _, true) => Some(RETRY_PERIOD),
@@ -193,7 +202,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(5);
 /// The interval of looks whether the saved rules were removed.
 const LOST_PERIOD: Duration = Duration::from_secs(60);
 
-/// The interval of trying to free replaced rules. A decision thread releases them at its next decision.
+/// The time that decision threads have to release replaced rules before the next attempt to free them.
 const FREE_PERIOD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

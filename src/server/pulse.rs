@@ -103,6 +103,11 @@ impl ThreadHealth {
         }
     }
 
+    /// Wakes every decision thread for a self-check, by which it takes up the rules in force.
+    pub fn wake_all(&self) {
+        self.threads.iter().for_each(|thread| thread.wake.notify_one());
+    }
+
     /// Returns the number of the accepting thread, which is that of decision threads.
     fn accepting(&self) -> usize {
         self.threads.len() - 1

@@ -17,4 +17,4 @@ pub use random::random_bytes;
 pub use readiness::{ProcessExit, read_socket, register_socket};
 pub use scheduler::{SHORT_SLICE, lower_priority, read_slice, request_short_slice};
 pub use signals::exit_at_second_signal;
-pub use startup::{ignore_file_size_signal, return_freed_memory};
+pub use startup::{ignore_file_size_signal, return_freed_memory, trim_heap};

@@ -1,4 +1,4 @@
-//! Process-wide settings that are made before any thread starts.
+//! Process-wide settings that are made before any thread starts, and the allocator.
 
 /// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process.
 pub fn ignore_file_size_signal() {
@@ -20,5 +20,17 @@ pub fn return_freed_memory(mapped_bytes_min: usize) {
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, threshold);
+    }
+}
+
+/// Returns the free pages of the heap to the kernel.
+///
+/// Reading rules takes several times their size, in small blocks between those that stay: without this, two readings of
+/// 100 000 rules hold 740 MB where 300 are in use.
+pub fn trim_heap() {
+    // SAFETY: `malloc_trim` takes an integer and changes nothing that is allocated; the allocator locks what it walks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
