@@ -97,6 +97,33 @@ def test_sends_the_request(played, ac):
     assert played.seen[1][2:] == ["api", [[*pairs, "tenant", "t1", "plan", "free"]], 5, "post"]
 
 
+@pytest.mark.parametrize("is_around", [True, False], ids=["around the application", "of the application"])
+def test_sends_the_route_of_starlette_if_configured(played, ac, is_around):
+    starlette = pytest.importorskip("starlette.applications")
+    from starlette.responses import Response
+    from starlette.routing import Mount, Route
+
+    async def answer(request):
+        return Response()
+
+    orders, users = Route("/orders/{number:int}", answer), Route("/users/{name}", answer, methods=["GET"])
+    app = starlette.Starlette(routes=[orders, Mount("/v1", routes=[users]), Mount("/plain", app=plain)])
+    if is_around:
+        app = Middleware(app, ac, "api", route=True)
+    else:
+        app.add_middleware(Middleware, client=ac, domain="api", route=True)
+    routes = {
+        "/orders/7": "/orders/{number:int}",
+        "/v1/users/ann": "/v1/users/{name}",
+        "/plain/x": "/plain",
+        "/orders/seven": None,
+    }
+    for path in routes:
+        call(app, path=path, query_string=b"")
+    sent = [dict(zip(frame[3][0][::2], frame[3][0][1::2], strict=True)) for frame in played.seen if frame[0] == 1]
+    assert {attributes["path"]: attributes.get("route") for attributes in sent} == routes
+
+
 def test_further_descriptors(played, ac):
     call(Middleware(plain, ac, descriptors=lambda scope: [{"tenant": "t1", "plan": "free"}, {"route": "/x"}]))
     assert played.seen[1][3][1:] == [["tenant", "t1", "plan", "free"], ["route", "/x"]]

@@ -17,6 +17,7 @@ from . import Decision
 from .aio import AsyncClient
 from .http import Guard, GuardOptions, Headers, Seen, clean, guard_of, status_code
 from .protocol import Outcome
+from .signals import from_signal
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,10 +36,15 @@ class Middleware:
     The lease of a request ends with the last part of the body, before background tasks; that of a WebSocket ends with
     the connection. A refused WebSocket gets the response of a refused request if the server supports it; otherwise it
     is closed before it is accepted, with 1013 (try again later).
+    `route`: true to send the pattern of the route of Starlette or FastAPI, too. They look it up only after their
+    middlewares, so it is then looked up twice.
     """
 
-    def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Unpack[GuardOptions]) -> None:
+    def __init__(
+        self, app: App, client: AsyncClient, domain: str = "web", route: bool = False, **options: Unpack[GuardOptions]
+    ) -> None:
         self.app, self.client, self.guard = app, client, guard_of("Middleware", client, domain, options, True)
+        self.by_route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decision = await self._judge(scope) if scope["type"] in ("http", "websocket") else None
@@ -63,7 +69,8 @@ class Middleware:
     async def _judge(self, scope: Scope) -> Decision | None:
         """Returns the decision; None if the request is exempt."""
         started = time.monotonic()
-        arguments = self.guard.arguments(seen(scope))
+        route = _route(scope.get("app", self.app), scope) if self.by_route else None
+        arguments = self.guard.arguments(seen(scope)._replace(route=route))
         if isinstance(arguments, dict):
             arguments = await self.client.acquire(self.guard.domain, **arguments)
         return None if arguments is None else self.guard.observe(arguments, started)
@@ -88,6 +95,19 @@ def seen(scope: Scope) -> Seen:
 
     peer = (scope.get("client") or ("",))[0] or ""
     return Seen(scope, scope.get("method", "GET"), clean(scope.get("path", "")), peer, header)
+
+
+def _route(router: Any, scope: Scope) -> str | None:
+    """Returns the pattern of the route that takes a request, or None. The application reports errors later."""
+    try:
+        for route in getattr(router, "routes", None) or ():
+            match, child = route.matches(scope)
+            if match.name == "FULL":
+                return getattr(route, "path", "") + (_route(route, {**scope, **child}) or "")
+    except Exception as error:
+        if from_signal(error):
+            raise
+    return None
 
 
 def _denial(scope: Scope, status: int | str, headers: Headers, body: bytes) -> App:
