@@ -14,8 +14,8 @@ use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    ASIDE, SWITCHES_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
-    read_switches, set_aside, write_switches,
+    ASIDE, SWITCHES_VERSION, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_switches,
+    set_aside, write_switches, write_whole,
 };
 use crate::terms::without_number;
 
@@ -24,9 +24,8 @@ pub(super) struct SwitchesStore {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     ledger: Arc<ChangeLedger>,
-    /// `None` without a state directory.
-    file: Option<PathBuf>,
-    fleet_file: Option<SmallFile>,
+    /// The files of switches and blocks, and of the fleet overrides; `None` without a state directory.
+    files: Option<(PathBuf, PathBuf)>,
     written: Mutex<SwitchesSnapshot>,
     /// The file that disables everything.
     disable_file: Mutex<Option<PathBuf>>,
@@ -48,10 +47,10 @@ impl SwitchesStore {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
-        (file, fleet_file): (Option<PathBuf>, Option<SmallFile>),
+        files: Option<(PathBuf, PathBuf)>,
         record: &Arc<SnapshotStats>,
     ) -> SwitchesStore {
-        let overrides = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
+        let overrides = files.as_ref().map(|(file, _)| read(file, clock, record)).unwrap_or_default();
         for switch in &overrides.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -64,8 +63,7 @@ impl SwitchesStore {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
-            file,
-            fleet_file,
+            files,
             written: Mutex::new(SwitchesSnapshot {
                 overrides,
                 utc: clock.now().utc_offset_nanos,
@@ -87,7 +85,7 @@ impl SwitchesStore {
     /// The reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
         let kept = self.write();
-        let failure = kept.as_ref().err().filter(|_| self.file.is_some());
+        let failure = kept.as_ref().err().filter(|_| self.files.is_some());
         self.record.tried_switches(failure.map(String::as_str));
         kept
     }
@@ -99,14 +97,12 @@ impl SwitchesStore {
         let is_stepped = now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS
             && overrides != HostOverrides::default();
         // A file that was removed is written again.
-        let is_lost =
-            overrides != HostOverrides::default() && self.file.as_ref().is_some_and(|path| !path.exists());
+        let is_lost = overrides != HostOverrides::default()
+            && self.files.as_ref().is_some_and(|(path, _)| !path.exists());
         if written.overrides == overrides && !is_stepped && !is_lost {
             return Ok(());
         }
-        let Some(path) = &self.file else {
-            return Err(NO_STATE.to_owned());
-        };
+        let (path, _) = self.files.as_ref().ok_or(NO_STATE)?;
         match write_switches(path, &overrides, now) {
             Ok(()) => {
                 (written.overrides, written.utc) = (overrides, now.utc_offset_nanos);
@@ -119,12 +115,12 @@ impl SwitchesStore {
     /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
     fn keep_overrides(&self, written: &mut SwitchesSnapshot) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
-        let is_lost = !document.is_empty() && self.fleet_file.as_ref().is_some_and(|file| !file.exists());
+        let is_lost = !document.is_empty() && self.files.as_ref().is_some_and(|(_, path)| !path.exists());
         if document == written.document && !is_lost {
             return Ok(());
         }
-        let file = self.fleet_file.as_ref().ok_or(NO_STATE)?;
-        file.write(&document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
+        let (_, path) = self.files.as_ref().ok_or(NO_STATE)?;
+        write_whole(path, &document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
         written.document = document;
         Ok(())
     }
@@ -145,7 +141,7 @@ impl SwitchesStore {
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
-                let failure = kept.keep().err().filter(|_| kept.file.is_some());
+                let failure = kept.keep().err().filter(|_| kept.files.is_some());
                 if let Some(failure) = failure.as_ref().filter(|failure| logged.as_ref() != Some(*failure)) {
                     error!("switches and blocks cannot be stored: {failure}");
                 }

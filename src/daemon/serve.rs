@@ -18,6 +18,7 @@ use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
 use super::operator_control::SwitchesStore;
+use super::restart::RestoredState;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{Settings, file_or_installed};
@@ -145,11 +146,10 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
     let listeners = operator_listeners(settings)?;
-    let mut taken = take_up(args, settings)?;
+    let mut taken = RestoredState::take_up(settings, &args.hooks.boot_id)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
-    let files = (taken.switches(), taken.fleet_overrides());
-    let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
+    let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, taken.switches(), &state));
     let joined = fleet_start::join(settings, &mut taken);
     let every = Duration::from_millis(args.hooks.write_state_every);
     let after_crash_loop = Arc::clone(&taken.is_after_crash_loop);
@@ -263,17 +263,7 @@ fn end(
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> std::io::Result<restart::RestoredState> {
-    let plan = restart::RestorePlan {
-        state: settings.state.as_deref(),
-        boot_id: &args.hooks.boot_id,
-        mode: settings.mode,
-        memory_max_bytes: settings.memory_max_bytes,
-    };
-    plan.take_up()
-}
-
-fn start_rules(settings: &Settings, taken: &mut restart::RestoredState, every: Duration) -> RulesInForce {
+fn start_rules(settings: &Settings, taken: &mut RestoredState, every: Duration) -> RulesInForce {
     let library = Library::new(&settings.rules).scoped(settings.scopes());
     let kept = (taken.last_good_rules(), taken.proof(every));
     let rules = RulesInForce::start(&taken.engine, &taken.clock, library, kept, settings.redis.is_some());
