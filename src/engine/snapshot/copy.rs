@@ -144,9 +144,7 @@ const PIECE: (usize, usize) = (512, 32 << 10);
 /// A table is rebuilt at most a few times during a copy.
 const MOVED_MAX: u32 = 4;
 
-// The locks of the checker work in its own tests only.
 #[cfg(test)]
-#[cfg(not(feature = "interleavings"))]
 mod tests {
     use std::collections::HashSet;
 
