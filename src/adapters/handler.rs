@@ -226,9 +226,8 @@ impl HttpHandler {
         Ok(auth_reply(&decision, &auth.domain, always_403))
     }
 
-    /// Checks that a client over TCP may name this domain.
     pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
-        if self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain) {
+        if self.state.opens(domain, &self.peer) {
             return Ok(());
         }
         let field = self.state.protocol.names().1;

@@ -29,6 +29,7 @@ use crate::clock::Clock;
 pub(crate) use crate::protocol::shorten_value;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
 use envoy::own_limits::OwnLimitTable;
+use handler::AdapterPeer;
 use resp::throttle::ThrottleTable;
 use sessions::HttpSessions;
 
@@ -179,6 +180,13 @@ struct AdapterState {
     throttle: LazyLock<Mutex<ThrottleTable>>,
     /// The windows of the limits that descriptors of Envoy have of their own.
     own_limits: LazyLock<Mutex<OwnLimitTable>>,
+}
+
+impl AdapterState {
+    /// Whether a client may name this domain: over TCP only those of the settings.
+    fn opens(&self, domain: &str, peer: &AdapterPeer) -> bool {
+        peer.token.is_none() || self.endpoint.domains.iter().any(|open| **open == *domain)
+    }
 }
 
 /// The status that tidegate would answer, where a proxy answers another.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
-use super::reports::Reports;
-use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionId, SessionMember};
+use super::session::{
+    ConnectionEnd, ConnectionParams, HeldLeases, Reports, SessionError, SessionId, SessionMember,
+};
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;

@@ -36,7 +36,7 @@ impl Engine {
             self.copy_shard(shard, now, visit);
         }
         self.idempotency.copy_out(rule_set.number, now, visit);
-        self.refundable_costs.copy_out(now, visit);
+        self.refundable_costs.costs.copy_out(now, |name, spent| visit(SnapshotEntry::Spent(name, spent)));
         self.copy_leases(visit);
     }
 
