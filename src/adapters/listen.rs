@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
+use super::exchange::HttpSessions;
 use super::handler::{AdapterPeer, BODY_BYTES_MAX, BadRequest, HttpHandler, Token};
-use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
 use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
 

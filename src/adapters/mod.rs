@@ -1,7 +1,6 @@
 //! ADAPTERS: other ways to ask than the socket. An adapter is a client of the daemon's own protocol, on a thread of its own:
 //! it decides nothing, no decision waits for it, and its faults end none but its own connections.
 
-mod answers;
 mod bodies;
 mod decision;
 mod digest_table;
@@ -11,9 +10,7 @@ mod exchange;
 mod handler;
 mod json;
 mod listen;
-mod openapi;
 mod resp;
-mod sessions;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,9 +26,9 @@ use crate::clock::Clock;
 pub(crate) use crate::protocol::shorten_value;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
 use envoy::own_limits::OwnLimitTable;
+use exchange::HttpSessions;
 use handler::AdapterPeer;
 use resp::throttle::ThrottleTable;
-use sessions::HttpSessions;
 
 /// Where an adapter listens, and for which clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
-use super::redis_settings::RedisSettings;
+use super::redis_settings::{FleetSecret, RedisSettings, fleet_secret};
 use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
 use super::settings::Settings;

@@ -77,7 +77,8 @@ impl RestoredState {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
         let file = directory.map(|directory| LastGood::at(directory, StateFile::ProvenRules, record));
-        ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
+        let is_after_crash_loop = Arc::clone(&self.is_after_crash_loop);
+        ProvenRules { file, after, since: None, is_after_crash_loop }
     }
 
     /// Returns the files of switches and blocks and of the fleet overrides, if this daemon stores state.

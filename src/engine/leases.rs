@@ -9,7 +9,6 @@ mod lease;
 mod lease_table;
 mod numbers;
 mod session;
-mod snapshot;
 mod wheel;
 
 use std::collections::HashSet;

@@ -4,8 +4,8 @@ use super::judge::DecidedGroup;
 use super::messages::{
     CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitResponse, WholeSeconds,
 };
-use crate::adapters::decision::{HttpDecision, LimitLevel};
-use crate::adapters::{STATUS_HEADER, answers};
+use crate::adapters::STATUS_HEADER;
+use crate::adapters::decision::{self, HttpDecision, LimitLevel};
 
 /// Combines the decisions: a request passes if all groups pass.
 pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> RateLimitResponse {
@@ -28,7 +28,7 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str)
         overall_code: code(refusing.is_some()),
         statuses,
         response_headers_to_add: told.map(headers).unwrap_or_default(),
-        raw_body: refusing.map(|decision| answers::problem(decision, domain)).unwrap_or_default(),
+        raw_body: refusing.map(|decision| decision::problem(decision, domain)).unwrap_or_default(),
     }
 }
 
