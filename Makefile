@@ -202,8 +202,8 @@ nightly-tests:
 	  cargo test --profile nightly --locked --no-fail-fast
 
 nightly-interleavings:
-	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --profile nightly --locked --lib --features interleavings \
-	  engine::interleavings
+	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --profile nightly --locked --test interleavings \
+	  --features interleavings
 
 nightly-measured:
 	cargo test --profile nightly --locked --no-fail-fast --test daemon --test memory -- --ignored --nocapture

@@ -19,10 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
-use super::decision::HttpDecision;
-use super::exchange::{ProtocolConnection, SessionName, WireAnswer};
-use super::sessions::HttpSessions;
-use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, answers, openapi};
+use super::decision::{self, HttpDecision};
+use super::exchange::{HttpSessions, ProtocolConnection, SessionName, WireAnswer};
+use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, bodies};
 use crate::protocol::{Code, MissReason};
 
 /// The client of a connection.
@@ -127,7 +126,7 @@ impl HttpHandler {
         }
         match path {
             "/v1/auth" => self.auth(&request).await,
-            "/v1/openapi.json" => Ok(bytes_reply(StatusCode::OK, openapi::DOCUMENT.clone())),
+            "/v1/openapi.json" => Ok(bytes_reply(StatusCode::OK, bodies::DOCUMENT.clone())),
             "/v1/hit" => self.check(CheckOp::Hit, request).await,
             "/v1/acquire" => self.check(CheckOp::Acquire, request).await,
             "/v1/peek" => self.check(CheckOp::Peek, request).await,
@@ -226,9 +225,8 @@ impl HttpHandler {
         Ok(auth_reply(&decision, &auth.domain, always_403))
     }
 
-    /// Checks that a client over TCP may name this domain.
     pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
-        if self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain) {
+        if self.state.opens(domain, &self.peer) {
             return Ok(());
         }
         let field = self.state.protocol.names().1;
@@ -317,7 +315,7 @@ fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpRe
         reply
     } else {
         let status = if always_403 { 403 } else { decision.status };
-        let mut reply = HttpReply::new(Full::from(answers::problem(decision, domain)));
+        let mut reply = HttpReply::new(Full::from(decision::problem(decision, domain)));
         *reply.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN);
         insert(&mut reply, CONTENT_TYPE.as_str(), "application/problem+json");
         insert(&mut reply, STATUS_HEADER, &decision.status.to_string());

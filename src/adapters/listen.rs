@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
+use super::exchange::HttpSessions;
 use super::handler::{AdapterPeer, BODY_BYTES_MAX, BadRequest, HttpHandler, Token};
-use super::sessions::HttpSessions;
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
 use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
 
@@ -139,11 +139,11 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let expected = request.body().size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
         let expected = expected.map_or(BODY_BYTES_MAX, |bytes| bytes.min(BODY_BYTES_MAX));
         let has_room = expected <= BODY_BYTES_FREE || held.add(expected);
-        Ok::<_, Infallible>(if has_room {
-            handler.answer(request).await
-        } else {
-            handler.reject(too_many_bytes())
-        })
+        if has_room {
+            return Ok::<_, Infallible>(handler.answer(request).await);
+        }
+        let message = "too many bytes of requests are not answered".to_owned();
+        Ok(handler.reject(BadRequest(StatusCode::SERVICE_UNAVAILABLE, message)))
     });
     let ended = {
         let served = http1::Builder::new()
@@ -171,10 +171,6 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         }
     }
     discard_rest(&mut socket).await;
-}
-
-fn too_many_bytes() -> BadRequest {
-    BadRequest(StatusCode::SERVICE_UNAVAILABLE, "too many bytes of requests are not answered".to_owned())
 }
 
 /// Reads what the peer still writes, so that it receives the answer and no error: to a proxy an error may mean that

@@ -1,7 +1,6 @@
 //! ADAPTERS: other ways to ask than the socket. An adapter is a client of the daemon's own protocol, on a thread of its own:
 //! it decides nothing, no decision waits for it, and its faults end none but its own connections.
 
-mod answers;
 mod bodies;
 mod decision;
 mod digest_table;
@@ -11,9 +10,7 @@ mod exchange;
 mod handler;
 mod json;
 mod listen;
-mod openapi;
 mod resp;
-mod sessions;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,8 +26,9 @@ use crate::clock::Clock;
 pub(crate) use crate::protocol::shorten_value;
 use crate::server::{ConnectionLimits, Connector, FairQueue};
 use envoy::own_limits::OwnLimitTable;
+use exchange::HttpSessions;
+use handler::AdapterPeer;
 use resp::throttle::ThrottleTable;
-use sessions::HttpSessions;
 
 /// Where an adapter listens, and for which clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -179,6 +177,13 @@ struct AdapterState {
     throttle: LazyLock<Mutex<ThrottleTable>>,
     /// The windows of the limits that descriptors of Envoy have of their own.
     own_limits: LazyLock<Mutex<OwnLimitTable>>,
+}
+
+impl AdapterState {
+    /// Whether a client may name this domain: over TCP only those of the settings.
+    fn opens(&self, domain: &str, peer: &AdapterPeer) -> bool {
+        peer.token.is_none() || self.endpoint.domains.iter().any(|open| **open == *domain)
+    }
 }
 
 /// The status that tidegate would answer, where a proxy answers another.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
-use super::redis_settings::RedisSettings;
+use super::redis_settings::{FleetSecret, RedisSettings, fleet_secret};
 use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
 use super::settings::Settings;
@@ -18,6 +17,7 @@ use crate::fleet::overrides::OverridesDocument;
 use crate::fleet::secrets::{OverridesKey, SecretDigest};
 use crate::fleet::task::{FleetHandle, StoreIdentity, SyncPlan};
 use crate::host::read_machine_marks;
+use crate::state::{StateFile, read_small, write_whole};
 use crate::sys;
 use crate::terms::without_number;
 
@@ -73,7 +73,8 @@ pub(super) fn start_sync(
 
 /// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.
 fn restore_overrides(key: &OverridesKey, taken: &mut RestoredState) {
-    let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
+    let path = taken.own_directory().map(|directory| directory.path_of(StateFile::Overrides));
+    let Some(kept) = path.and_then(|path| read_small(&path, OVERRIDES_BYTES_MAX)) else { return };
     let Some(document) = OverridesDocument::open(&kept, key) else { return taken.set_overrides_aside() };
     let overrides = document.overrides(taken.clock.now());
     for switch in &overrides.switches {
@@ -89,14 +90,15 @@ fn identity(
     marks: &[Vec<u8>],
 ) -> Result<(Identity, Option<StoreIdentity>), String> {
     let random = sys::random_bytes().map_err(|error| format!("no random numbers: {error}"))?;
-    let Some(file) = taken.fleet_identity() else { return Ok((Identity::fresh(marks, random), None)) };
-    let kept = file.read();
+    let Some(directory) = taken.own_directory() else { return Ok((Identity::fresh(marks, random), None)) };
+    let path = directory.path.join("fleet-identity");
+    let kept = read_small(&path, IDENTITY_BYTES_MAX);
     let identity = Identity::next(kept.as_deref(), marks, random);
     if kept.is_some() && identity.is_new() {
         info!("the stored identity of this host is of another machine, or damaged: it gets a new one");
     }
-    let path = file.path();
-    let keep: StoreIdentity = Arc::new(move |bytes| file.write(bytes));
+    let file = path.clone();
+    let keep: StoreIdentity = Arc::new(move |bytes| write_whole(&file, bytes));
     match keep(&identity.to_bytes()) {
         Ok(()) => Ok((identity, Some(keep))),
         Err(error) => {
@@ -106,6 +108,12 @@ fn identity(
         }
     }
 }
+
+/// Far more than an identity has.
+const IDENTITY_BYTES_MAX: u64 = 1_024;
+
+/// One more than the largest document, so that a larger file is detected.
+const OVERRIDES_BYTES_MAX: u64 = 65_537;
 
 /// Derives the hash key; two secrets never yield the same one.
 fn hash_key(secret: &FleetSecret) -> HashKey {

@@ -158,25 +158,17 @@ fn parse(bytes: &[u8]) -> Option<Vec<DomainTexts>> {
 pub(super) struct ProvenRules {
     /// The file of the proven rules; `None`: this daemon stores no state.
     pub(super) file: Option<LastGood>,
-    after: Duration,
+    /// How long rules are in force before they are proven.
+    pub(super) after: Duration,
     /// The time at which the rules took effect, in ns of the boot-time clock; `None` once they are stored.
-    since: Option<u64>,
-    is_after_crash_loop: AfterCrashLoop,
+    pub(super) since: Option<u64>,
+    pub(super) is_after_crash_loop: AfterCrashLoop,
 }
 
 /// Whether the proven rules are in force because of a crash loop. Shared with the operators' pages.
 pub(super) type AfterCrashLoop = Arc<AtomicBool>;
 
 impl ProvenRules {
-    /// Makes a proof; rules are proven after `after` in force.
-    pub(super) fn new(
-        file: Option<LastGood>,
-        after: Duration,
-        is_after_crash_loop: AfterCrashLoop,
-    ) -> ProvenRules {
-        ProvenRules { file, after, since: None, is_after_crash_loop }
-    }
-
     pub(super) fn is_after_crash_loop(&self) -> bool {
         self.is_after_crash_loop.load(Ordering::Relaxed)
     }

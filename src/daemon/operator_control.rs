@@ -1,21 +1,22 @@
 //! Switches and blocks of operators in the running daemon: restored at the start, written on every change,
-//! logged when they expire. A thread checks twice a second, also for the file that disables everything.
+//! logged when they expire. A thread checks twice a second, also for the kill switch without a command: while a file named
+//! `disable` exists, everything is allowed. Its owner decides whether it counts; it is never opened.
 
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
-use super::disable_file::DisableFiles;
 use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    ASIDE, SWITCHES_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
-    read_switches, set_aside, write_switches,
+    ASIDE, SWITCHES_VERSION, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_switches,
+    set_aside, write_switches, write_whole,
 };
 use crate::terms::without_number;
 
@@ -24,9 +25,8 @@ pub(super) struct SwitchesStore {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     ledger: Arc<ChangeLedger>,
-    /// `None` without a state directory.
-    file: Option<PathBuf>,
-    fleet_file: Option<SmallFile>,
+    /// The files of switches and blocks, and of the fleet overrides; `None` without a state directory.
+    files: Option<(PathBuf, PathBuf)>,
     written: Mutex<SwitchesSnapshot>,
     /// The file that disables everything.
     disable_file: Mutex<Option<PathBuf>>,
@@ -48,10 +48,10 @@ impl SwitchesStore {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
-        (file, fleet_file): (Option<PathBuf>, Option<SmallFile>),
+        files: Option<(PathBuf, PathBuf)>,
         record: &Arc<SnapshotStats>,
     ) -> SwitchesStore {
-        let overrides = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
+        let overrides = files.as_ref().map(|(file, _)| read(file, clock, record)).unwrap_or_default();
         for switch in &overrides.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -64,8 +64,7 @@ impl SwitchesStore {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
-            file,
-            fleet_file,
+            files,
             written: Mutex::new(SwitchesSnapshot {
                 overrides,
                 utc: clock.now().utc_offset_nanos,
@@ -87,7 +86,7 @@ impl SwitchesStore {
     /// The reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
         let kept = self.write();
-        let failure = kept.as_ref().err().filter(|_| self.file.is_some());
+        let failure = kept.as_ref().err().filter(|_| self.files.is_some());
         self.record.tried_switches(failure.map(String::as_str));
         kept
     }
@@ -99,14 +98,12 @@ impl SwitchesStore {
         let is_stepped = now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS
             && overrides != HostOverrides::default();
         // A file that was removed is written again.
-        let is_lost =
-            overrides != HostOverrides::default() && self.file.as_ref().is_some_and(|path| !path.exists());
+        let is_lost = overrides != HostOverrides::default()
+            && self.files.as_ref().is_some_and(|(path, _)| !path.exists());
         if written.overrides == overrides && !is_stepped && !is_lost {
             return Ok(());
         }
-        let Some(path) = &self.file else {
-            return Err(NO_STATE.to_owned());
-        };
+        let (path, _) = self.files.as_ref().ok_or(NO_STATE)?;
         match write_switches(path, &overrides, now) {
             Ok(()) => {
                 (written.overrides, written.utc) = (overrides, now.utc_offset_nanos);
@@ -119,40 +116,36 @@ impl SwitchesStore {
     /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
     fn keep_overrides(&self, written: &mut SwitchesSnapshot) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
-        let is_lost = !document.is_empty() && self.fleet_file.as_ref().is_some_and(|file| !file.exists());
+        let is_lost = !document.is_empty() && self.files.as_ref().is_some_and(|(_, path)| !path.exists());
         if document == written.document && !is_lost {
             return Ok(());
         }
-        let file = self.fleet_file.as_ref().ok_or(NO_STATE)?;
-        file.write(&document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
+        let (_, path) = self.files.as_ref().ok_or(NO_STATE)?;
+        write_whole(path, &document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
         written.document = document;
         Ok(())
     }
 
     /// Returns the work of the thread that checks twice a second for expired switches and for the file that
-    /// disables everything, until the sender is dropped. The first check is done before this returns.
-    pub(super) fn watch(
-        self: &Arc<SwitchesStore>,
-        socket: &Path,
-    ) -> (SyncSender<()>, impl FnMut() + Send + 'static) {
-        let (stop, stopped) = sync_channel(0);
+    /// disables everything. The first check is done before this returns.
+    pub(super) fn watch(self: &Arc<SwitchesStore>, socket: &Path) -> impl FnMut() + Send + 'static {
         let mut files = DisableFiles::new(socket);
         let mut logged = None;
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
-        let work = move || {
-            // A hanging file system blocks this thread alone, which is not joined at exit.
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        move || {
+            loop {
+                std::thread::sleep(LOOK_EVERY);
+                // A hanging file system blocks this thread alone, which is not joined at exit.
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
-                let failure = kept.keep().err().filter(|_| kept.file.is_some());
+                let failure = kept.keep().err().filter(|_| kept.files.is_some());
                 if let Some(failure) = failure.as_ref().filter(|failure| logged.as_ref() != Some(*failure)) {
                     error!("switches and blocks cannot be stored: {failure}");
                 }
                 logged = failure;
             }
-        };
-        (stop, work)
+        }
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {
@@ -232,3 +225,109 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The wall clock drifts by less than this.
 const STEP_MIN_NANOS: u64 = 1_000_000_000;
+
+/// The files that disable everything: beside the settings and beside the client socket.
+#[derive(Debug)]
+struct DisableFiles {
+    /// Each path, with the result of the last look at it.
+    watched: Vec<(PathBuf, DisableFileState)>,
+    own_uid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DisableFileState {
+    Nothing,
+    Ours,
+    /// A file that does not count, with the reason.
+    NotOurs(&'static str),
+}
+
+impl DisableFiles {
+    fn new(socket: &Path) -> DisableFiles {
+        let paths = [Path::new(SETTINGS_DIRECTORY).join(NAME), socket.with_file_name(NAME)];
+        DisableFiles::at(&paths, rustix::process::geteuid().as_raw())
+    }
+
+    fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
+        let watched = paths.iter().map(|path| (path.clone(), DisableFileState::Nothing));
+        let mut watched: Vec<_> = watched.collect();
+        watched.dedup();
+        DisableFiles { watched, own_uid }
+    }
+
+    /// Returns the first file that exists and counts. A file that does not count is logged once.
+    fn look(&mut self) -> Option<&Path> {
+        for (path, seen) in &mut self.watched {
+            // Links are not followed, as another user may choose their target.
+            let now = match std::fs::symlink_metadata(&path) {
+                Ok(found) => judge(&found, self.own_uid),
+                Err(error) if is_absent(&error) => DisableFileState::Nothing,
+                // Unknown: the last result stays.
+                Err(_) => continue,
+            };
+            if let DisableFileState::NotOurs(reason) = now
+                && *seen != now
+            {
+                warn!(path = %path.display(), reason, "this file switches nothing off");
+            }
+            *seen = now;
+        }
+        self.watched.iter().find(|(_, seen)| *seen == DisableFileState::Ours).map(|(path, _)| &**path)
+    }
+}
+
+fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
+    if !found.is_file() {
+        DisableFileState::NotOurs("it is no regular file: `touch` one")
+    } else if found.uid() != 0 && found.uid() != own_uid {
+        DisableFileState::NotOurs("it belongs neither to root nor to the daemon's user: chown it")
+    } else if found.nlink() != 1 {
+        DisableFileState::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
+    } else {
+        DisableFileState::Ours
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+const NAME: &str = "disable";
+
+const SETTINGS_DIRECTORY: &str = "/etc/tidegate";
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{DisableFileState, DisableFiles};
+
+    #[test]
+    fn ignores_file_of_another_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disable");
+        let own = rustix::process::geteuid().as_raw();
+        let mut files = DisableFiles::at(&[path.clone(), path.clone()], own);
+        assert_eq!(files.watched.len(), 1, "one place is looked at once");
+        assert_eq!(files.look(), None);
+        fs::write(&path, "").unwrap();
+        assert_eq!(files.look(), Some(path.as_path()));
+        let other = directory.path().join("other");
+        fs::hard_link(&path, &other).unwrap();
+        assert_eq!(files.look(), None, "a second name");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(files.look(), None);
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert_eq!(files.look(), None, "a link, also to a file of one's own");
+        assert!(matches!(files.watched[0].1, DisableFileState::NotOurs(_)));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(files.look(), None, "a directory");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(files.look(), Some(path.as_path()));
+        let mut others = DisableFiles::at(std::slice::from_ref(&path), own + 1);
+        let is_root = own == 0;
+        assert_eq!(others.look().is_some(), is_root, "root's counts for everybody, another's for nobody");
+    }
+}

@@ -12,27 +12,16 @@ use tracing::{debug, error, info, warn};
 use super::file_owners;
 use super::helpers::Helpers;
 use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
+use super::settings::Settings;
 use crate::clock::{Clock, Micros};
 use crate::engine::{Engine, EngineOptions, HashKey};
-use crate::rules::Mode;
 use crate::state::{
-    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, SmallFile, SnapshotError,
-    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, open_regular,
-    read_tables, set_aside, write_whole,
+    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, Moment, SnapshotError, SnapshotKeeper, SnapshotKey,
+    SnapshotStats, StateFile, file_bytes_max, keep_evidence, open_regular, read_tables, set_aside,
+    write_whole,
 };
 use crate::sys;
 use crate::terms::without_number;
-
-/// The paths to restore from, and the options of a new engine.
-#[derive(Debug)]
-pub(super) struct RestorePlan<'s> {
-    /// The state directory, if there is one.
-    pub(super) state: Option<&'s Path>,
-    /// The file with the boot id.
-    pub(super) boot_id: &'s Path,
-    pub(super) mode: Mode,
-    pub(super) memory_max_bytes: u64,
-}
 
 /// The restored state, before the first request.
 #[derive(Debug)]
@@ -46,81 +35,35 @@ pub(super) struct RestoredState {
     pub(super) is_after_crash_loop: AfterCrashLoop,
 }
 
-impl RestorePlan<'_> {
-    /// Restores the state.
+impl RestoredState {
+    /// Restores the state. `boot_id` is the file with the boot id.
     ///
     /// # Errors
     /// The kernel provides no random numbers.
-    pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
-        let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
-        self.state.into_iter().for_each(file_owners::warn_of_state);
-        let mut directory = self.state.map(|path| Directory::take(path, SnapshotKey(new_key)));
+    pub(super) fn take_up(settings: &Settings, boot_id: &Path) -> std::io::Result<RestoredState> {
+        let (new_key, first_lease) = (sys::random_bytes()?, u64::from_le_bytes(sys::random_bytes()?));
+        let state = settings.state.as_deref();
+        state.into_iter().for_each(file_owners::warn_of_state);
+        let mut directory = state.map(|path| Directory::take(path, SnapshotKey(new_key)));
         let key = directory.as_ref().map_or(SnapshotKey(new_key), |directory| directory.key);
         let record = Arc::new(SnapshotStats::default());
-        let here = Moment::here(self.boot_id);
+        let here = Moment::here(boot_id);
         let crashes = directory.as_mut().and_then(|directory| open_crashes(directory, &here));
         let is_loop = crashes.is_some_and(Crashes::is_loop);
         if let (Some(directory), Some(crashes), true) = (&directory, crashes, is_loop) {
             leave_crash_loop(directory, crashes);
         }
-        let taken = directory.as_mut().and_then(|directory| self.read(directory, &here, &record));
-        let (engine, clock) = taken.unwrap_or_else(|| (self.engine(key), Clock::start()));
-        engine.number_leases_from(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let taken = directory.as_mut().and_then(|directory| read(settings, directory, &here, &record));
+        let (engine, clock) = taken.unwrap_or_else(|| (new_engine(settings, key), Clock::start()));
+        engine.number_leases_from(first_lease);
         let (engine, clock) = (Arc::new(engine), Arc::new(clock));
-        let (boot_id, is_after_crash_loop) = (self.boot_id.to_owned(), Arc::new(AtomicBool::new(is_loop)));
+        let (boot_id, is_after_crash_loop) = (boot_id.to_owned(), Arc::new(AtomicBool::new(is_loop)));
         Ok(RestoredState { engine, clock, directory, boot_id, record, is_after_crash_loop })
     }
 
-    fn engine(&self, key: SnapshotKey) -> Engine {
-        Engine::new(EngineOptions {
-            hash_key: HashKey::from_bytes(key.0),
-            mode: self.mode,
-            memory_bytes_max: usize::try_from(self.memory_max_bytes).unwrap_or(usize::MAX),
-        })
-    }
-
-    /// Reads the tables, or sets them aside.
-    fn read(
-        &self,
-        directory: &mut Directory,
-        here: &Moment,
-        record: &SnapshotStats,
-    ) -> Option<(Engine, Clock)> {
-        if directory.is_anothers() {
-            return None;
-        }
-        let engine = self.engine(directory.key);
-        let bytes_max = file_bytes_max(self.memory_max_bytes);
-        match read_tables(&directory.path_of(StateFile::Tables), directory.key, &engine, here, bytes_max) {
-            Ok(back) => {
-                let (entries, passed) = (back.entries, Micros::from(back.passed));
-                let sessions = engine.leases().sessions;
-                info!(entries, sessions, after = %passed, "restored the state of the last daemon");
-                if !back.is_final {
-                    warn!(
-                        "the last daemon wrote no tables at its end: tokens admitted since the last write are admitted again"
-                    );
-                }
-                Some((engine, Clock::resume(back.at, here.boot_nanos)))
-            }
-            Err(SnapshotError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                info!(path = %directory.path.display(), "there is no snapshot: every caller starts fresh");
-                None
-            }
-            Err(useless) => {
-                record.found_bad(StateFile::Tables);
-                tables_aside(directory, &useless);
-                None
-            }
-        }
-    }
-}
-
-impl RestoredState {
     /// Returns the state directory, unless there is none or another daemon uses it.
-    fn own_directory(&mut self) -> Option<&mut Directory> {
-        let directory = self.directory.as_mut()?;
-        if directory.is_anothers() { None } else { Some(directory) }
+    pub(super) fn own_directory(&mut self) -> Option<&mut Directory> {
+        self.directory.as_mut().and_then(|directory| (!directory.is_anothers()).then_some(directory))
     }
 
     /// Returns the file of the last good rules, if this daemon stores state.
@@ -134,24 +77,17 @@ impl RestoredState {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
         let file = directory.map(|directory| LastGood::at(directory, StateFile::ProvenRules, record));
-        ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
+        let is_after_crash_loop = Arc::clone(&self.is_after_crash_loop);
+        ProvenRules { file, after, since: None, is_after_crash_loop }
     }
 
-    /// Returns the file of switches and blocks, if this daemon stores state.
-    pub(super) fn switches(&mut self) -> Option<PathBuf> {
+    /// Returns the files of switches and blocks and of the fleet overrides, if this daemon stores state.
+    pub(super) fn switches(&mut self) -> Option<(PathBuf, PathBuf)> {
         let directory = self.own_directory()?;
         // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
         // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
-        Some(directory.path_of(StateFile::Switches))
-    }
-
-    pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
-        Some(self.own_directory()?.fleet_identity())
-    }
-
-    pub(super) fn fleet_overrides(&mut self) -> Option<SmallFile> {
-        Some(self.own_directory()?.fleet_overrides())
+        Some((directory.path_of(StateFile::Switches), directory.path_of(StateFile::Overrides)))
     }
 
     /// Sets that document aside, as the fleet secret does not authenticate it.
@@ -167,10 +103,53 @@ impl RestoredState {
 
     pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<SnapshotKeeper> {
         let RestoredState { engine, clock, directory, boot_id, record, .. } = self;
-        let keeping = KeeperSettings { directory: directory?, engine, clock, boot_id, every, record };
-        let (keeper, work) = SnapshotKeeper::new(keeping);
+        let (keeper, work) = SnapshotKeeper::new(directory?, engine, clock, boot_id, every, record);
         helpers.add("state", "no state is kept for a restart", work);
         Some(keeper)
+    }
+}
+
+fn new_engine(settings: &Settings, key: SnapshotKey) -> Engine {
+    Engine::new(EngineOptions {
+        hash_key: HashKey::from_bytes(key.0),
+        mode: settings.mode,
+        memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
+    })
+}
+
+/// Reads the tables, or sets them aside.
+fn read(
+    settings: &Settings,
+    directory: &mut Directory,
+    here: &Moment,
+    record: &SnapshotStats,
+) -> Option<(Engine, Clock)> {
+    if directory.is_anothers() {
+        return None;
+    }
+    let engine = new_engine(settings, directory.key);
+    let bytes_max = file_bytes_max(settings.memory_max_bytes);
+    match read_tables(&directory.path_of(StateFile::Tables), directory.key, &engine, here, bytes_max) {
+        Ok(back) => {
+            let (entries, passed) = (back.entries, Micros::from(back.passed));
+            let sessions = engine.leases().sessions;
+            info!(entries, sessions, after = %passed, "restored the state of the last daemon");
+            if !back.is_final {
+                warn!(
+                    "the last daemon wrote no tables at its end: tokens admitted since the last write are admitted again"
+                );
+            }
+            Some((engine, Clock::resume(back.at, here.boot_nanos)))
+        }
+        Err(SnapshotError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            info!(path = %directory.path.display(), "there is no snapshot: every caller starts fresh");
+            None
+        }
+        Err(useless) => {
+            record.found_bad(StateFile::Tables);
+            tables_aside(directory, &useless);
+            None
+        }
     }
 }
 
@@ -179,7 +158,7 @@ fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Cra
     if directory.is_anothers() {
         return None;
     }
-    let path = directory.crashes();
+    let path = directory.path.join("crashes");
     let opened = Crashes::open(&path, here);
     opened
         .inspect_err(|error| debug!(path = %path.display(), %error, "a crash loop would not be noticed"))
@@ -245,8 +224,3 @@ fn tables_aside(directory: &Directory, useless: &SnapshotError) {
 
 const BEGINS_ANEW: &str =
     "all limits, leases and blocks by rules begin anew; switches, blocks by hand and rules stay";
-
-fn split(random: [u8; 24]) -> ([u8; 16], [u8; 8]) {
-    let (key, rest) = random.split_first_chunk().unwrap_or((&[0; 16], &[]));
-    (*key, rest.first_chunk().copied().unwrap_or_default())
-}

@@ -248,10 +248,7 @@ impl RulesInForce {
         let before = self.library.domains();
         let reading = self.library.read_beside(open);
         let after = self.library.domains();
-        let is_same = |one: &[Arc<Domain>], other: &[Arc<Domain>]| {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
-        };
-        if !is_same(&before, &after) {
+        if before.iter().map(Arc::as_ptr).ne(after.iter().map(Arc::as_ptr)) {
             self.retired.push(self.engine.install_rules(self.library.domains()));
             self.is_unsaved = true;
             self.proof.begin();

@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 #[cfg(feature = "test-hooks")]
 use clap::{ArgAction::Set, builder::BoolishValueParser};
+use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -18,10 +19,11 @@ use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
 use super::operator_control::SwitchesStore;
+use super::restart::RestoredState;
 use super::rules_in_force::{RulesInForce, log_problem};
-use super::service_manager::{ManagerMessage, ServiceManager};
+use super::service_manager::ServiceManager;
 use super::settings::{Settings, file_or_installed};
-use super::{file_owners, log, passed_socket, process_limits, restart, signals, watch};
+use super::{file_owners, log, process, restart, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
 use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
@@ -95,7 +97,7 @@ socket; 101 after a panic.";
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     sys::return_freed_memory(MAPPED_BYTES_MIN);
-    process_limits::forbid_core_dumps();
+    process::forbid_core_dumps();
     // Before the first line of the log, which may be a file of the largest size allowed.
     sys::ignore_file_size_signal();
     let (settings, problems) = match settings(args) {
@@ -145,20 +147,21 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
     let listeners = operator_listeners(settings)?;
-    let mut taken = take_up(args, settings)?;
+    let mut taken = RestoredState::take_up(settings, &args.hooks.boot_id)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let (ledger, state) = (Arc::new(ChangeLedger::default()), Arc::clone(&taken.record));
-    let files = (taken.switches(), taken.fleet_overrides());
-    let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
+    let switches = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, taken.switches(), &state));
     let joined = fleet_start::join(settings, &mut taken);
     let every = Duration::from_millis(args.hooks.write_state_every);
     let after_crash_loop = Arc::clone(&taken.is_after_crash_loop);
     let rules = start_rules(settings, &mut taken, every);
-    process_limits::allow_open_files(settings.connections.max);
+    process::allow_open_files(settings.connections.max);
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
-    let _watched = (take_readings(&engine, &clock, &helpers), watch_switches(&switches, settings, &helpers));
+    let _sampler = take_readings(&engine, &clock, &helpers);
+    let without = "the `disable` file has no effect and ends of switches are not kept";
+    helpers.add("switches", without, switches.watch(&settings.socket.path));
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let pulse = Arc::new(ThreadHealth::new(settings.threads));
@@ -171,7 +174,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone(), Arc::clone(&pulse))?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        signals::watch(&shutdown, reload_signal.clone())?;
+        process::watch_signals(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -197,7 +200,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        signals::watch_status_requests(admin_state.clone())?;
+        process::watch_status_requests(admin_state.clone())?;
         let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(|error| no_thread(&error))?;
@@ -263,17 +266,7 @@ fn end(
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> std::io::Result<restart::RestoredState> {
-    let plan = restart::RestorePlan {
-        state: settings.state.as_deref(),
-        boot_id: &args.hooks.boot_id,
-        mode: settings.mode,
-        memory_max_bytes: settings.memory_max_bytes,
-    };
-    plan.take_up()
-}
-
-fn start_rules(settings: &Settings, taken: &mut restart::RestoredState, every: Duration) -> RulesInForce {
+fn start_rules(settings: &Settings, taken: &mut RestoredState, every: Duration) -> RulesInForce {
     let library = Library::new(&settings.rules).scoped(settings.scopes());
     let kept = (taken.last_good_rules(), taken.proof(every));
     let rules = RulesInForce::start(&taken.engine, &taken.clock, library, kept, settings.redis.is_some());
@@ -308,7 +301,7 @@ fn server_options(
 /// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
-    if let Some(listener) = passed_socket::listener()? {
+    if let Some(listener) = process::passed_listener()? {
         if listener.path() != wanted {
             let (passed, wanted) = (listener.path().display(), wanted.display());
             warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
@@ -326,11 +319,11 @@ async fn notify_service_manager(
     shutdown: CancellationToken,
 ) {
     tokio::select! {
-        () = pulse.wait_until_serving() => manager.send_message(ManagerMessage::Serving),
+        () = pulse.wait_until_serving() => manager.notify(&[NotifyState::Ready]),
         () = shutdown.cancelled() => {}
     }
     shutdown.cancelled().await;
-    manager.send_message(ManagerMessage::Stopping);
+    manager.notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
 }
 
 /// Without the sampler, pools are judged by their busy slots alone.
@@ -368,13 +361,6 @@ fn unready(
         });
         draining.into_iter().chain(silent).chain(few).chain(file.obstacle()).collect()
     })
-}
-
-/// Without this thread the `disable` file has no effect, and expired switches are not logged.
-fn watch_switches(switches: &Arc<SwitchesStore>, settings: &Settings, helpers: &Helpers) -> SyncSender<()> {
-    let (watch, work) = switches.watch(&settings.socket.path);
-    helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
-    watch
 }
 
 /// Without this thread there is no admin socket; decisions continue.
@@ -461,26 +447,26 @@ impl From<std::io::Error> for ServeFailure {
 }
 
 impl From<BindError> for ServeFailure {
+    /// Says how to end the daemon that has the path.
     fn from(error: BindError) -> ServeFailure {
-        let is_taken = matches!(error, BindError::Locked { .. } | BindError::InUse { .. });
-        ServeFailure(format!("{error}{}", help(&error)), if is_taken { EXIT_TAKEN } else { 1 })
-    }
-}
-
-/// Says how to end the daemon that has the path.
-fn help(error: &BindError) -> String {
-    match error {
-        BindError::Locked { pid, .. } => {
-            let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-            format!(
-                "\nhelp: to replace it: kill {pid} (under systemd: systemctl restart tidegate); or name another path: --socket PATH"
-            )
-        }
-        BindError::InUse { .. } => {
-            "\nhelp: `ss -xlp` names the process: end it, or name another path: --socket PATH".to_owned()
-        }
-        BindError::NotASocket { .. } => "\nhelp: remove it, or name another path: --socket PATH".to_owned(),
-        _ => String::new(),
+        let (code, help) = match &error {
+            BindError::Locked { pid, .. } => {
+                let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+                let help = format!(
+                    "\nhelp: to replace it: kill {pid} (under systemd: systemctl restart tidegate); or name another path: --socket PATH"
+                );
+                (EXIT_TAKEN, help)
+            }
+            BindError::InUse { .. } => {
+                let help = "\nhelp: `ss -xlp` names the process: end it, or name another path: --socket PATH";
+                (EXIT_TAKEN, help.to_owned())
+            }
+            BindError::NotASocket { .. } => {
+                (1, "\nhelp: remove it, or name another path: --socket PATH".to_owned())
+            }
+            _ => (1, String::new()),
+        };
+        ServeFailure(format!("{error}{help}"), code)
     }
 }
 

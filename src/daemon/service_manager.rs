@@ -18,16 +18,9 @@ pub(super) struct ServiceManager {
     queue: Option<Sender<ManagerMessage>>,
 }
 
-/// A notification to the service manager.
 #[derive(Debug)]
-pub(super) enum ManagerMessage {
-    /// Every thread serves.
-    Serving,
-    /// Begun at this time of the monotonic clock, in µs.
-    Reloading(u64),
-    Reloaded,
-    Status(String),
-    Stopping,
+enum ManagerMessage {
+    Notify(String),
     /// Confirms to the receiver that all notifications before it are sent.
     Last(SyncSender<()>),
 }
@@ -62,21 +55,28 @@ impl ServiceManager {
         ServiceManager { queue: Some(queue) }
     }
 
-    /// Notifies that the rules are being read again on request.
+    /// Notifies that the rules are being read again on request. systemd 253 or later matches the notification to its reload
+    /// request by the time.
     pub(super) fn reloading(&self) {
-        self.send_message(ManagerMessage::Reloading(read_monotonic_micros()));
+        let now = NotifyState::MonotonicUsec(i128::from(read_monotonic_micros()));
+        self.notify(&[NotifyState::Reloading, now]);
+    }
+
+    /// Queues a notification.
+    pub(super) fn notify(&self, states: &[NotifyState<'_>]) {
+        let lines = states.iter().map(ToString::to_string).collect::<Vec<_>>();
+        self.send(ManagerMessage::Notify(lines.join("\n")));
     }
 
     /// Waits up to [`LAST_WORDS_MAX`] until all notifications are sent.
     pub(super) fn finish(&self) {
         let (sent, all_sent) = sync_channel(1);
-        self.send_message(ManagerMessage::Last(sent));
+        self.send(ManagerMessage::Last(sent));
         // Fails at once without a service manager.
         let _ = all_sent.recv_timeout(LAST_WORDS_MAX);
     }
 
-    /// Queues a notification.
-    pub(super) fn send_message(&self, message: ManagerMessage) {
+    fn send(&self, message: ManagerMessage) {
         if let Some(queue) = &self.queue {
             // The thread ends only with the process.
             let _ = queue.send(message);
@@ -109,7 +109,8 @@ impl ManagerThread {
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match messages {
-                Ok(message) => send_notification(&message),
+                Ok(ManagerMessage::Notify(lines)) => send(&NotifyState::Custom(&lines)),
+                Ok(ManagerMessage::Last(sent)) => drop(sent.try_send(())),
                 Err(RecvTimeoutError::Timeout) => self.ping(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -121,7 +122,7 @@ impl ManagerThread {
         let now = self.clock.now().at;
         let Some(watch) = &mut self.watch else { return };
         if self.pulse.all_checked_after(watch.pinged) {
-            send(&[NotifyState::Watchdog]);
+            send(&NotifyState::Watchdog);
             if watch.is_late_logged {
                 info!("every thread works again: the watchdog is notified");
             }
@@ -144,22 +145,8 @@ impl ManagerThread {
     }
 }
 
-fn send_notification(message: &ManagerMessage) {
-    match message {
-        ManagerMessage::Serving => send(&[NotifyState::Ready]),
-        // systemd 253 or later matches the notification to its reload request by this time.
-        ManagerMessage::Reloading(at) => {
-            send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))]);
-        }
-        ManagerMessage::Reloaded => send(&[NotifyState::Ready]),
-        ManagerMessage::Status(line) => send(&[NotifyState::Status(line)]),
-        ManagerMessage::Last(sent) => drop(sent.try_send(())),
-        ManagerMessage::Stopping => send(&[NotifyState::Stopping, NotifyState::Status("draining")]),
-    }
-}
-
-fn send(queue: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(queue) {
+fn send(state: &NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
         warn!(%error, "the service manager cannot be notified: check NotifyAccess= of the unit");
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use sd_notify::NotifyState;
 use tracing::warn;
 
 use super::rules_in_force::RulesInForce;
-use super::service_manager::{ManagerMessage, ServiceManager};
+use super::service_manager::ServiceManager;
 use super::watching::{DirectoryWatch, OPEN_MAX};
 use crate::admin::ReloadResult;
 use crate::clock::{Timestamp, read_boot_nanos};
@@ -98,13 +99,13 @@ impl WatchThread {
                 // An explicit request comes after the writes, so open files are read too.
                 self.watching.forget_open_files();
                 let reloaded = self.rules.reload(&OpenFiles::default());
-                self.manager.send_message(ManagerMessage::Reloaded);
+                self.manager.notify(&[NotifyState::Ready]);
                 // Fails if the receiver no longer waits.
                 waiting.iter().for_each(|sender| drop(sender.send(reloaded.clone())));
             } else {
                 self.reload_if_outdated(&overdue);
             }
-            self.manager.send_message(ManagerMessage::Status(self.rules.summary()));
+            self.manager.notify(&[NotifyState::Status(&self.rules.summary())]);
             self.rules.save();
             self.await_change();
         }

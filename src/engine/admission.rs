@@ -204,7 +204,6 @@ impl<'e> LockedShards<'e> {
 }
 
 #[cfg(test)]
-#[cfg(not(feature = "interleavings"))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;

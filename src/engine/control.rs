@@ -5,7 +5,6 @@
 mod fleet_overrides;
 mod guard;
 mod key_blocks;
-mod names;
 mod switch;
 
 use std::collections::HashSet;
@@ -27,8 +26,7 @@ use guard::Guards;
 use key_blocks::blocked_keys;
 pub use key_blocks::{BlockedKey, KeyError, NamedKey};
 pub(super) use key_blocks::{BlockedKeys, digest_words};
-pub use names::{RuleName, RuleNameError};
-pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
+pub use switch::{RuleName, RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 
 /// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]

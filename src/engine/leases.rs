@@ -8,9 +8,7 @@
 mod lease;
 mod lease_table;
 mod numbers;
-mod reports;
 mod session;
-mod snapshot;
 mod wheel;
 
 use std::collections::HashSet;
@@ -389,23 +387,17 @@ impl Leases {
     }
 
     pub(super) fn totals(&self) -> LeaseTotals {
-        let read = |counts: &[AtomicU64], why: usize| {
-            counts.get(why).map_or(0, |count| count.load(Ordering::Relaxed))
-        };
-        let ended = |why: LeaseEndReason| read(&self.ended, why as usize);
-        let not_held = |why: NotHeld| read(&self.not_held, why as usize);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let [released, expired, session, abandoned] = self.ended.each_ref().map(read);
+        let [ended, foreign, unknown] = self.not_held.each_ref().map(read);
         LeaseTotals {
             live: self.live.load(Ordering::Relaxed) as u64,
             sessions: self.sessions.load(Ordering::Relaxed) as u64,
-            released: ended(LeaseEndReason::Released),
-            expired: ended(LeaseEndReason::Expired),
-            session: ended(LeaseEndReason::Session),
-            abandoned: ended(LeaseEndReason::Abandoned),
-            not_held: NotHeldTotals {
-                ended: not_held(NotHeld::Ended),
-                foreign: not_held(NotHeld::Foreign),
-                unknown: not_held(NotHeld::Unknown),
-            },
+            released,
+            expired,
+            session,
+            abandoned,
+            not_held: NotHeldTotals { ended, foreign, unknown },
         }
     }
 

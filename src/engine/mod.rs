@@ -15,9 +15,6 @@ mod fleet;
 mod footprint;
 mod gate;
 mod idempotency;
-#[cfg(test)]
-#[cfg(feature = "interleavings")]
-mod interleavings;
 mod judgement;
 mod leases;
 mod ledger;

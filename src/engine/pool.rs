@@ -47,9 +47,10 @@ pub(super) struct Pool {
     /// The severity s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
-    /// Whether the last tick measured a utilization, by which `has_room` says whether there is room.
+    /// Elastic quotas have room while fewer slots are busy. As the last tick measured the utilization (`u32::MAX`: room, 0: none);
+    /// until one is measured, by the slots, since a pool that nothing shows to be full has room.
+    room_below: AtomicU32,
     is_measured: AtomicBool,
-    has_room: AtomicBool,
     /// Heavy callers by priority. Decision threads only try this lock.
     heavy: parking_lot::Mutex<Vec<HeavyCallers>>,
 }
@@ -183,7 +184,11 @@ impl Pool {
         change(&mut work);
         let live = work.slots;
         drop(work);
-        self.publish_slots(live, self.watch.load().as_ref().and_then(|watch| watch.shed.slots));
+        let watch = self.watch.load();
+        self.publish_slots(live, watch.as_ref().and_then(|watch| watch.shed.slots));
+        if !self.is_measured.load(Ordering::Relaxed) {
+            self.publish_room(watch.as_deref(), None);
+        }
     }
 
     pub(super) fn take_slot(&self, at: Timestamp) {
@@ -239,16 +244,10 @@ impl Pool {
         self.is_braking.load(Ordering::Relaxed)
     }
 
-    /// Whether elastic quotas have room: by the utilization at the last tick; until one is measured, by the slots that are
-    /// busy now, since a pool that nothing shows to be full has room.
+    /// Whether elastic quotas have room. Each decision of a session reads it.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
-        if self.is_measured.load(Ordering::Relaxed) {
-            return self.has_room.load(Ordering::Relaxed);
-        }
-        let watch = self.watch.load();
-        let (Some(watch), Some(slots)) = (watch.as_ref(), self.slots()) else { return false };
-        let is_below_good = f64::from(self.busy()) < watch.controller.good * f64::from(slots);
-        is_below_good && !self.is_braking() && self.severity() <= 0.0
+        self.busy() < self.room_below.load(Ordering::Relaxed)
     }
 
     /// Returns whether a caller makes up a large part of a priority's requests, including this one. `notes`:
@@ -286,10 +285,7 @@ impl Pool {
         controller.window.push(at, busy_nanos, slot_nanos);
         controller.ticked = Some(at);
         self.publish_slots(live, configured);
-        let Some(watch) = watch else {
-            self.is_measured.store(false, Ordering::Relaxed);
-            return;
-        };
+        let Some(watch) = watch else { return self.publish_room(None, None) };
         controller.reset_if_changed(&watch);
         let slots = self.slots();
         let queue = self.signals.lock().queue(at);
@@ -309,10 +305,19 @@ impl Pool {
         let seen = if is_braking && is_enforced { Some(1.0) } else { utilization };
         controller.step(&watch, seen, at);
         self.severity.store(controller.severity.value().to_bits(), Ordering::Relaxed);
-        let good = watch.controller.good;
-        let has_room =
-            !is_braking && controller.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
-        self.has_room.store(has_room, Ordering::Relaxed);
+        self.publish_room(Some(&watch), utilization);
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the slots")]
+    fn publish_room(&self, watch: Option<&PoolShedding>, utilization: Option<f64>) {
+        let watch = watch.filter(|_| !self.is_braking() && self.severity() <= 0.0);
+        let good = watch.map_or(0.0, |watch| watch.controller.good);
+        let below = match utilization {
+            Some(utilization) if utilization < good => u32::MAX,
+            Some(_) => 0,
+            None => (good * f64::from(self.slots().unwrap_or_default())).ceil() as u32,
+        };
+        self.room_below.store(below, Ordering::Relaxed);
         self.is_measured.store(utilization.is_some(), Ordering::Relaxed);
     }
 

@@ -12,7 +12,6 @@ use super::digest::{Digest, HashKey, KeyHash};
 use super::leases::{LeaseCost, LeaseResource};
 use super::request::{Amount, Charge, Cost, Descriptors, Request, UNIT_REQUESTS};
 use super::shards::{NameTable, Shards};
-use super::snapshot::SnapshotEntry;
 use super::table::AnyTable;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
@@ -155,10 +154,6 @@ impl RefundableCosts {
             }
         });
         RefundRequest { print: self.fingerprint(charge.domain, &charge.descriptors, written), amounts }
-    }
-
-    pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.costs.copy_out(now, |name, spent| visit(SnapshotEntry::Spent(name, spent)));
     }
 
     pub(super) fn restore(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {

@@ -318,7 +318,6 @@ const ROUND_NANOS_MIN: u64 = 750_000_000;
 const ROUND_NANOS_MAX: u64 = 60_000_000_000;
 
 #[cfg(test)]
-#[cfg(not(feature = "interleavings"))]
 mod tests {
     use super::{SHARDS, first_bits, shard_at};
 

@@ -46,12 +46,11 @@ fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
     for family in [Family::V4, Family::V6] {
         let write =
             |request: &mut Vec<u8>, sequence| write_tcp_listeners_request(request, family, port, sequence);
-        let dumped = kernel.query(write, false, |socket| {
+        kernel.query(write, false, |socket| {
             if let Some(queue) = parse_tcp_queue(socket, port) {
                 waiting = Some(waiting.unwrap_or_default().saturating_add(queue.waiting));
             }
-        });
-        dumped.map_err(|error| SignalError::from_sock_diag(&error))?;
+        })?;
     }
     waiting.ok_or(SignalError::NoTcpListener { port })
 }
@@ -78,9 +77,7 @@ fn count_at_path(
 fn count_at_socket(socket: UnixSocketId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
     let mut waiting = None;
     let write = |request: &mut Vec<u8>, sequence| write_unix_queue_request(request, socket, sequence);
-    let queried =
-        kernel.query(write, true, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue));
-    queried.map_err(|error| SignalError::from_sock_diag(&error))?;
+    kernel.query(write, true, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue))?;
     Ok(waiting.map(|queue| queue.waiting))
 }
 
@@ -99,7 +96,7 @@ fn identify_file(path: &str) -> Result<FileId, SignalError> {
 /// of several listeners with this name, the newest.
 fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<UnixSocketId, SignalError> {
     let (mut by_file, mut by_name) = (None, None);
-    let dumped = kernel.query(write_unix_listeners_request, false, |body| {
+    kernel.query(write_unix_listeners_request, false, |body| {
         let Some(listener) = parse_unix_listener(body) else { return };
         if listener.file == Some(to_kernel_file_id(file)) {
             by_file = Some(listener.id);
@@ -109,8 +106,7 @@ fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<Unix
         {
             by_name = Some(listener.id);
         }
-    });
-    dumped.map_err(|error| SignalError::from_sock_diag(&error))?;
+    })?;
     by_file.or(by_name).ok_or_else(|| SignalError::NoUnixListener { path: path.into() })
 }
 
@@ -133,6 +129,16 @@ impl SockDiag {
     /// Requests all sockets of a kind, or `one`, and calls `each` for each; for none if the one does not exist. `write`
     /// writes the request with the given sequence number.
     fn query(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>, u32),
+        one: bool,
+        each: impl FnMut(&[u8]),
+    ) -> Result<(), SignalError> {
+        self.exchange(write, one, each)
+            .map_err(|error| SignalError::SockDiag { cause: error.to_string().into() })
+    }
+
+    fn exchange(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>, u32),
         one: bool,

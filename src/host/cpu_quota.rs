@@ -2,7 +2,7 @@
 //! above it, and of the CPUs it may run on. Everything in a group shares the group's quota, so each quota is compared
 //! with the usage of its whole group.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::control_group::{ControlGroup, Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
 use super::pseudofile::Pseudofile;
@@ -22,28 +22,12 @@ pub(super) struct CpuQuota {
 
 #[derive(Debug)]
 struct GroupLevel {
-    usage: UsageFile,
-    quota: QuotaFiles,
+    /// The file that has the CPU time used: `cpu.stat`, or `cpuacct.usage` of version 1.
+    usage: Pseudofile,
+    /// `cpu.max`, or the two files of version 1. Without them the group has no quota: it is the topmost, or its controller is
+    /// off, which can change at any time.
+    quota: Vec<Pseudofile>,
     window: UsageWindow,
-}
-
-/// The file that has the CPU time used.
-#[derive(Debug)]
-enum UsageFile {
-    /// `cpu.stat`: a line `usage_usec N`.
-    Micros(Pseudofile),
-    /// `cpuacct.usage`: N.
-    Nanos(Pseudofile),
-}
-
-/// The files that have the quota. Without them the group has no quota: it is the topmost, or its controller is off,
-/// which can change at any time.
-#[derive(Debug)]
-enum QuotaFiles {
-    /// `cpu.max`: `max PERIOD` or `QUOTA PERIOD`.
-    Max(Pseudofile),
-    /// `cpu.cfs_quota_us`, -1 for no quota, and `cpu.cfs_period_us`.
-    Pair(Pseudofile, Pseudofile),
 }
 
 impl CpuQuota {
@@ -74,11 +58,11 @@ impl CpuQuota {
         };
         let mut highest = None;
         for (above, level) in self.levels.iter_mut().enumerate() {
-            let quota = level.quota.read()?;
+            let quota = level.read_quota()?;
             if above > 0 && quota.is_none() {
                 continue;
             }
-            let share = level.window.push(now.at, level.usage.read_nanos()?);
+            let share = level.window.push(now.at, level.usage.parse_with(parse_nanos)?);
             let of_quota = quota.and_then(|(quota, period)| Some(share?.thousandths_of(quota, period)));
             let of_cpus = share.filter(|_| above == 0).map(|share| share.thousandths_of(cpus, 1));
             highest = highest.max(of_quota).max(of_cpus);
@@ -98,12 +82,17 @@ impl CpuQuota {
         let group = find_group(root, &mounts, hierarchy, path)
             .ok_or_else(|| SignalError::GroupElsewhere { pid, group: path.into() })?;
         self.levels = if hierarchy == Hierarchy::Unified {
-            group.ancestors().map(|directory| GroupLevel::new_v2(&directory)).collect()
+            let level =
+                |directory: PathBuf| GroupLevel::new(directory.join("cpu.stat"), &directory, &["cpu.max"]);
+            group.ancestors().map(level).collect()
         } else {
             let usage_group = group.in_hierarchy(root, &mounts, Hierarchy::Controller("cpuacct"));
             let usage_group = usage_group.ok_or(SignalError::NoCpuGroups)?;
             let pairs = group.ancestors().zip(usage_group.ancestors());
-            pairs.map(|(directory, usage)| GroupLevel::new_v1(&directory, &usage)).collect()
+            let quota = ["cpu.cfs_quota_us", "cpu.cfs_period_us"];
+            pairs
+                .map(|(directory, usage)| GroupLevel::new(usage.join("cpuacct.usage"), &directory, &quota))
+                .collect()
         };
         self.cpus = open_cpu_list(root, &mounts, groups, &group, hierarchy);
         Ok(())
@@ -111,62 +100,41 @@ impl CpuQuota {
 }
 
 impl GroupLevel {
-    fn new_v2(directory: &Path) -> GroupLevel {
-        let file = |name| Pseudofile::new(directory.join(name));
-        GroupLevel {
-            usage: UsageFile::Micros(file("cpu.stat")),
-            quota: QuotaFiles::Max(file("cpu.max")),
-            window: UsageWindow::default(),
-        }
+    fn new(usage: PathBuf, directory: &Path, quota: &[&str]) -> GroupLevel {
+        let quota = quota.iter().map(|name| Pseudofile::new(directory.join(name))).collect();
+        GroupLevel { usage: Pseudofile::new(usage), quota, window: UsageWindow::default() }
     }
 
-    fn new_v1(directory: &Path, usage_directory: &Path) -> GroupLevel {
-        let file = |name| Pseudofile::new(directory.join(name));
-        let usage = UsageFile::Nanos(Pseudofile::new(usage_directory.join("cpuacct.usage")));
-        let quota = QuotaFiles::Pair(file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"));
-        GroupLevel { usage, quota, window: UsageWindow::default() }
-    }
-}
-
-impl UsageFile {
-    fn read_nanos(&mut self) -> Result<u64, SignalError> {
-        match self {
-            UsageFile::Micros(file) => file.parse_with(|text| {
-                let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
-                micros.parse::<u64>().ok()?.checked_mul(1_000)
-            }),
-            UsageFile::Nanos(file) => file.parse_with(|text| text.trim_end().parse().ok()),
-        }
-    }
-}
-
-impl QuotaFiles {
     /// Returns quota and period in microseconds; `None` without a quota.
-    fn read(&mut self) -> Result<Option<(u64, u64)>, SignalError> {
-        let (QuotaFiles::Max(first) | QuotaFiles::Pair(first, _)) = self;
+    fn read_quota(&mut self) -> Result<Option<(u64, u64)>, SignalError> {
+        let [first, others @ ..] = &mut *self.quota else { return Ok(None) };
         if !first.exists() {
             return Ok(None);
         }
-        match self {
-            QuotaFiles::Max(file) => file.parse_with(|text| {
-                let (quota, period) = text.trim_end().split_once(' ')?;
-                parse_quota(quota, period)
-            }),
-            QuotaFiles::Pair(quota, period) => {
-                let period = period.parse_with(|text| Some(text.trim_end().to_owned()))?;
-                quota.parse_with(|text| parse_quota(text.trim_end(), &period))
-            }
+        let mut period = String::new();
+        for file in others {
+            period += &file.parse_with(|text| Some(text.to_owned()))?;
         }
+        first.parse_with(|quota| parse_quota(&format!("{quota} {period}")))
     }
 }
 
-/// Parses quota and period; `Some(None)` without a quota. The kernel allows neither to be zero, and a share of zero is
-/// undefined.
-fn parse_quota(quota: &str, period: &str) -> Option<Option<(u64, u64)>> {
+/// Reads the CPU time used: a line `usage_usec N`, or N in nanoseconds.
+fn parse_nanos(text: &str) -> Option<u64> {
+    match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
+        Some(micros) => micros.parse::<u64>().ok()?.checked_mul(1_000),
+        None => text.trim_end().parse().ok(),
+    }
+}
+
+/// Parses `QUOTA PERIOD`; `Some(None)` without a quota: `max` or -1. The kernel allows neither to be zero, and a share of
+/// zero is undefined.
+fn parse_quota(text: &str) -> Option<Option<(u64, u64)>> {
+    let (quota, period) = text.trim_end().split_once([' ', '\n'])?;
     if quota == "max" || quota == "-1" {
         return Some(None);
     }
-    let pair = quota.parse().ok().zip(period.parse().ok());
+    let pair = quota.parse().ok().zip(period.trim_start().parse().ok());
     pair.filter(|(quota, period)| *quota > 0 && *period > 0).map(Some)
 }
 

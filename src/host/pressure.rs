@@ -1,7 +1,6 @@
 //! Pressure stall information (Documentation/accounting/psi.rst of the kernel): the share of time in which tasks stalled
 //! for lack of a resource. Computed from the running total, as the kernel's own averages lag behind.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use tracing::info;
@@ -100,11 +99,8 @@ impl Pressure {
 
     fn open_machine_file(&self, root: &Path) -> Result<Pseudofile, SignalError> {
         let path = root.join(format!("proc/pressure/{}", self.resource));
-        let refused = |error: &io::Error| SignalError::NoPressure {
-            path: path.as_path().into(),
-            cause: error.to_string().into(),
-        };
-        Pseudofile::open(path.clone()).map_err(|error| refused(&error))
+        let opened = Pseudofile::open(path.clone());
+        opened.map_err(|error| SignalError::NoPressure { path: path.into(), cause: error.to_string().into() })
     }
 }
 

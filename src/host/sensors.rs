@@ -127,29 +127,19 @@ impl Sensor {
         same
     }
 
-    /// Passes a sample to `readings`.
+    /// Passes a sample to `readings`, and logs an error that differs from the last one, or its end.
     fn report(&mut self, sample: Result<Option<u32>, SignalError>, readings: &dyn SignalSink, now: Now) {
         let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
-        match sample {
-            Ok(None) => {}
-            Ok(Some(value)) => {
-                readings.add_sample(pool, signal, Some(value), now);
-                self.log_change(None, now);
-            }
-            Err(error) => {
-                readings.add_sample(pool, signal, None, now);
-                self.log_change(Some(error), now);
-            }
-        }
-    }
-
-    /// Logs an error that differs from the last one, or its end.
-    fn log_change(&mut self, error: Option<SignalError>, now: Now) {
+        let (value, error) = match sample {
+            Ok(None) => return,
+            Ok(value) => (value, None),
+            Err(error) => (None, Some(error)),
+        };
+        readings.add_sample(pool, signal, value, now);
         let throttled = self.logged_at.is_some_and(|logged| now.at.since(logged) < LOG_INTERVAL_MIN);
         if self.logged == error || throttled {
             return;
         }
-        let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
         match &error {
             Some(error) => warn!(%pool, %signal, "cannot sample this signal: {error}"),
             None => info!(%pool, %signal, "this signal is sampled again"),

@@ -50,9 +50,4 @@ impl SignalError {
     pub(super) fn from_file(path: &Path, error: &io::Error) -> SignalError {
         SignalError::File { path: path.into(), cause: error.to_string().into() }
     }
-
-    /// Wraps the error of a sock_diag request.
-    pub(super) fn from_sock_diag(error: &io::Error) -> SignalError {
-        SignalError::SockDiag { cause: error.to_string().into() }
-    }
 }

@@ -4,21 +4,18 @@
 //! Missing, NaN or absurd readings never panic; in doubt requests are allowed.
 
 pub mod brake;
-pub mod chance;
 pub mod claim;
 pub mod draw;
 pub mod heavy;
 pub mod hint;
 pub mod mapping;
 pub mod queue_age;
-pub mod reserve;
 pub mod slow_law;
 pub mod window;
 
 pub use brake::{Brake, band_slots};
-pub use chance::chance;
-pub use claim::{Claim, HostReadings};
+pub use claim::{Claim, HostReadings, PoolLoad};
+pub use draw::chance;
 pub use heavy::HeavyCallers;
-pub use reserve::PoolLoad;
 pub use slow_law::{Controller, SlowSeverity};
 pub use window::UtilizationWindow;

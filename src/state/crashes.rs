@@ -14,7 +14,7 @@ use crate::sys;
 
 /// The file of crash records, open for appending.
 #[derive(Debug)]
-pub struct Crashes {
+pub(crate) struct Crashes {
     file: File,
     /// The identity of the boot-time clock (see [`Moment::clock`]); 0 if unknown.
     clock: u128,
@@ -24,10 +24,7 @@ pub struct Crashes {
 
 impl Crashes {
     /// Opens the file and installs a handler that records aborts of this process.
-    ///
-    /// # Errors
-    /// File system errors.
-    pub fn open(path: &Path, here: &Moment) -> io::Result<Crashes> {
+    pub(crate) fn open(path: &Path, here: &Moment) -> io::Result<Crashes> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(OWNER_ONLY);
         let mut file = open_no_follow(path, &mut options)?;
@@ -51,21 +48,17 @@ impl Crashes {
     }
 
     /// Whether the daemon is in a crash loop: [`CRASH_LOOP_ENDS`] crashes within [`CRASH_LOOP_SPAN`].
-    #[must_use]
-    pub fn is_loop(&self) -> bool {
+    pub(crate) fn is_loop(&self) -> bool {
         self.recent >= CRASH_LOOP_ENDS
     }
 
     /// Clears the records, after the crash loop was handled.
-    ///
-    /// # Errors
-    /// File system errors.
-    pub fn forget(&self) -> io::Result<()> {
+    pub(crate) fn forget(&self) -> io::Result<()> {
         self.file.set_len(0)
     }
 
     /// Records that a panic ends the daemon.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         // A crash that cannot be recorded is not counted.
         let _ = (&self.file).write_all(&sys::encode_crash_record(read_boot_nanos(), self.clock));
     }
@@ -77,10 +70,10 @@ const RECORD_BYTES: usize = sys::CRASH_RECORD_BYTES;
 const RECORDS_BYTES_MAX: u64 = 4_096 * RECORD_BYTES as u64;
 
 /// Crashes within [`CRASH_LOOP_SPAN`] that make a loop.
-pub const CRASH_LOOP_ENDS: usize = 5;
+pub(crate) const CRASH_LOOP_ENDS: usize = 5;
 
 /// A service manager restarts the daemon at once, so five crashes take some seconds.
-pub const CRASH_LOOP_SPAN: Duration = Duration::from_secs(60);
+pub(crate) const CRASH_LOOP_SPAN: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

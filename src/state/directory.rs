@@ -14,16 +14,15 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 
-use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
+use super::files::{OWNER_ONLY, open_no_follow, open_regular, write_whole};
 use super::snapshot::SnapshotKey;
 
 /// The state directory of one daemon.
 #[derive(Debug)]
-pub struct Directory {
-    /// Its path.
-    pub path: PathBuf,
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
     /// The key of the digests.
-    pub key: SnapshotKey,
+    pub(crate) key: SnapshotKey,
     lock: DirectoryLock,
 }
 
@@ -47,8 +46,7 @@ impl Directory {
     /// later, by [`Directory::prepare`].
     ///
     /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit.
-    #[must_use]
-    pub fn take(path: &Path, new_key: SnapshotKey) -> Directory {
+    pub(crate) fn take(path: &Path, new_key: SnapshotKey) -> Directory {
         let mut directory = Directory { path: path.to_owned(), key: new_key, lock: DirectoryLock::default() };
         for _ in 0..LOCK_TRIES {
             match directory.acquire_lock() {
@@ -64,39 +62,16 @@ impl Directory {
         directory
     }
 
-    /// Returns the path of a file.
-    #[must_use]
-    pub fn path_of(&self, file: StateFile) -> PathBuf {
+    pub(crate) fn path_of(&self, file: StateFile) -> PathBuf {
         self.path.join(file.name())
-    }
-
-    /// Returns the path of the crash records.
-    #[must_use]
-    pub fn crashes(&self) -> PathBuf {
-        self.path.join(CRASHES)
-    }
-
-    /// Returns the file of this host's fleet identity.
-    #[must_use]
-    pub fn fleet_identity(&self) -> SmallFile {
-        SmallFile::new(self.path.join(FLEET_IDENTITY), IDENTITY_BYTES_MAX)
-    }
-
-    /// Returns the file of the newest fleet overrides.
-    #[must_use]
-    pub fn fleet_overrides(&self) -> SmallFile {
-        SmallFile::new(self.path_of(StateFile::Overrides), OVERRIDES_BYTES_MAX)
     }
 
     pub(super) fn lock(&self) -> DirectoryLock {
         self.lock.clone()
     }
 
-    /// Prepares for writing: acquires the lock and saves the key.
-    ///
-    /// # Errors
-    /// File system errors; `WouldBlock` if another daemon uses the directory.
-    pub fn prepare(&mut self) -> io::Result<()> {
+    /// Prepares for writing: acquires the lock and saves the key. `WouldBlock` if another daemon uses the directory.
+    pub(crate) fn prepare(&mut self) -> io::Result<()> {
         self.acquire_lock()?;
         // Read at each write: after the directory was emptied, tables without their key would be of no use.
         if self.read_key().is_none_or(|kept| kept.0 != self.key.0) {
@@ -106,7 +81,7 @@ impl Directory {
     }
 
     /// Whether another daemon uses the directory: then this one must not read it.
-    pub fn is_anothers(&mut self) -> bool {
+    pub(crate) fn is_anothers(&mut self) -> bool {
         self.acquire_lock().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -134,20 +109,10 @@ const KEY: &str = "hash-key";
 
 const KEY_BYTES: u64 = 16;
 
-const FLEET_IDENTITY: &str = "fleet-identity";
-
-/// Far more than an identity has.
-const IDENTITY_BYTES_MAX: u64 = 1_024;
-
-/// One more than the largest document, so that a larger file is detected.
-const OVERRIDES_BYTES_MAX: u64 = 65_537;
-
-const CRASHES: &str = "crashes";
-
 const LOCK: &str = "lock";
 
 /// The time that a drain and the last write take.
-pub const LOCK_WAIT: Duration = Duration::from_millis(1_500);
+const LOCK_WAIT: Duration = Duration::from_millis(1_500);
 
 const LOCK_TRIES: u32 = 75;
 
@@ -183,7 +148,7 @@ impl Default for SnapshotStatus {
 /// A file of the state directory that a start reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "kebab-case")]
-pub enum StateFile {
+pub(crate) enum StateFile {
     /// The snapshot of the engine.
     Tables,
     /// Switches and blocks.
@@ -200,18 +165,14 @@ pub enum StateFile {
 
 impl StateFile {
     /// Returns its name in the directory.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.into()
     }
 }
 
 /// Renames an unusable file of the state directory, replacing one that was set aside before. Returns the new path. A file
 /// that cannot be renamed is overwritten by the next write.
-///
-/// # Errors
-/// File system errors.
-pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_added_extension(ASIDE);
     std::fs::rename(path, &aside)?;
     Ok(aside)
@@ -219,10 +180,7 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
 
 /// Renames a file of the state directory as evidence of a crash loop. Returns the new path; `None` if there is no such
 /// file. The evidence of the first loop stays until it is removed by hand; that of the latest loop is kept beside it.
-///
-/// # Errors
-/// File system errors.
-pub fn keep_evidence(path: &Path) -> io::Result<Option<PathBuf>> {
+pub(crate) fn keep_evidence(path: &Path) -> io::Result<Option<PathBuf>> {
     let first = path.with_added_extension(EVIDENCE);
     let aside = if first.exists() { first.with_added_extension("latest") } else { first };
     match std::fs::rename(path, &aside) {
@@ -238,13 +196,12 @@ impl SnapshotStats {
         self.0.lock().clone()
     }
 
-    /// Updates the statistics.
     pub(super) fn update(&self, update: impl FnOnce(&mut SnapshotStatus)) {
         update(&mut self.0.lock());
     }
 
     /// Records an attempt to write switches and blocks. Counts a failure once for as long as it lasts.
-    pub fn tried_switches(&self, failure: Option<&str>) {
+    pub(crate) fn tried_switches(&self, failure: Option<&str>) {
         self.update(|status| {
             status.failures += u64::from(failure.is_some() && status.switches_unkept.is_none());
             status.switches_unkept = failure.map(str::to_owned);
@@ -252,13 +209,13 @@ impl SnapshotStats {
     }
 
     /// Counts a file that was unusable at the start.
-    pub fn found_bad(&self, file: StateFile) {
+    pub(crate) fn found_bad(&self, file: StateFile) {
         self.update(|status| *status.bad.entry(file.name().to_owned()).or_default() += 1);
     }
 }
 
 /// The extension added to an unusable file that is set aside. The last one is kept for inspection.
-pub const ASIDE: &str = "bad";
+pub(crate) const ASIDE: &str = "bad";
 
 /// The extension added to a file that is kept as evidence of a crash loop.
-pub const EVIDENCE: &str = "crash-loop";
+pub(crate) const EVIDENCE: &str = "crash-loop";

@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 /// A new file that replaces another one atomically: a reader finds the old content or the new, also after a power cut.
@@ -106,12 +105,9 @@ fn parent_directory(path: &Path) -> &Path {
     }
 }
 
-/// Opens a regular file for reading. Links are followed.
-///
-/// # Errors
-/// File system errors; `InvalidInput` if it is not a regular file, as a named pipe would block the start, or if
-/// [`check_owner`] does not trust it.
-pub fn open_regular(path: &Path) -> io::Result<File> {
+/// Opens a regular file for reading. Links are followed. `InvalidInput` if it is not a regular file, as a named pipe would
+/// block the start, or if [`check_owner`] does not trust it.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = open(path, OpenOptions::new().read(true), OFlags::empty())?;
     check_owner(&file)?;
     Ok(file)
@@ -119,9 +115,6 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Trusts files of root and of this process's user. Another user that may write to the directory could add others: their
 /// checksums have no secret, and rules, switches or a key would steer the daemon.
-///
-/// # Errors
-/// `InvalidInput` if the file belongs to another user.
 pub(super) fn check_owner(file: &File) -> io::Result<()> {
     if [0, rustix::process::geteuid().as_raw()].contains(&file.metadata()?.uid()) {
         Ok(())
@@ -149,48 +142,13 @@ fn open(path: &Path, options: &mut OpenOptions, more: OFlags) -> io::Result<File
     }
 }
 
-/// A small file whose content is opaque to this room: the identity of this host, or the fleet overrides. The lock
-/// serializes writers.
-#[derive(Debug)]
-pub struct SmallFile {
-    path: Mutex<PathBuf>,
-    bytes_max: u64,
-}
-
-impl SmallFile {
-    pub(super) fn new(path: PathBuf, bytes_max: u64) -> SmallFile {
-        SmallFile { path: Mutex::new(path), bytes_max }
-    }
-
-    /// Reads at most `bytes_max` bytes; `None` if the file cannot be read.
-    #[must_use]
-    pub fn read(&self) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let file = open_no_follow(&self.path.lock(), OpenOptions::new().read(true)).ok()?;
-        check_owner(&file).ok()?;
-        file.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
-    }
-
-    /// Returns its path.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.path.lock().clone()
-    }
-
-    /// Whether the file exists; `false` if that is unknown.
-    #[must_use]
-    pub fn exists(&self) -> bool {
-        self.path.lock().exists()
-    }
-
-    /// Replaces the file, readable by its owner only.
-    ///
-    /// # Errors
-    /// File system errors; the old file stays then.
-    pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        write_whole(&self.path.lock(), bytes)
-    }
+/// Reads at most `bytes_max` bytes of a regular file that is no link; `None` if it cannot be read.
+pub(crate) fn read_small(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = open_no_follow(path, OpenOptions::new().read(true)).ok()?;
+    check_owner(&file).ok()?;
+    file.take(bytes_max).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// The state shows which user did how much, so only the daemon's user may read it.

@@ -18,35 +18,34 @@ use crate::terms::without_number;
 
 /// A handle to the thread that writes snapshots.
 #[derive(Debug)]
-pub struct SnapshotKeeper {
+pub(crate) struct SnapshotKeeper {
     end: Sender<()>,
     ended: Receiver<bool>,
     lock: DirectoryLock,
 }
 
-/// Settings of a keeper.
-#[derive(Debug)]
-pub struct KeeperSettings {
-    /// The directory to write to.
-    pub directory: Directory,
-    /// The engine whose state is written.
-    pub engine: Arc<Engine>,
-    /// The clock of the engine.
-    pub clock: Arc<Clock>,
-    /// The file that identifies this boot.
-    pub boot_id: PathBuf,
-    /// The interval of writes, varied by a tenth. [`WRITE_EVERY`] except in tests.
-    pub every: Duration,
-    /// The statistics to update.
-    pub record: Arc<SnapshotStats>,
-}
-
 impl SnapshotKeeper {
-    /// Makes a keeper and the work of its thread.
-    pub fn new(keeping: KeeperSettings) -> (SnapshotKeeper, impl FnMut() + Send + 'static) {
+    /// Makes a keeper and the work of its thread. `every` is the interval of writes, varied by a tenth.
+    pub(crate) fn new(
+        directory: Directory,
+        engine: Arc<Engine>,
+        clock: Arc<Clock>,
+        boot_id: PathBuf,
+        every: Duration,
+        record: Arc<SnapshotStats>,
+    ) -> (SnapshotKeeper, impl FnMut() + Send + 'static) {
         let ((end, end_requested), (report_end, ended)) = (channel(), channel());
-        let lock = keeping.directory.lock();
-        let mut worker = KeeperWorker { keeping, failure_logged_at: None, writes: 0 };
+        let lock = directory.lock();
+        let mut worker = KeeperWorker {
+            directory,
+            engine,
+            clock,
+            boot_id,
+            every,
+            record,
+            failure_logged_at: None,
+            writes: 0,
+        };
         let work = move || {
             let written = worker.run(&end_requested);
             // `SnapshotKeeper::finish` may have timed out.
@@ -59,7 +58,7 @@ impl SnapshotKeeper {
     /// whether the write was complete within [`LAST_WRITE_MAX`]; otherwise the previous snapshot stays. The process must
     /// exit afterwards.
     #[must_use]
-    pub fn finish(self) -> bool {
+    pub(crate) fn finish(self) -> bool {
         drop(self.end);
         let written = self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false);
         self.lock.release();
@@ -68,7 +67,13 @@ impl SnapshotKeeper {
 }
 
 struct KeeperWorker {
-    keeping: KeeperSettings,
+    directory: Directory,
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    /// The file that identifies this boot.
+    boot_id: PathBuf,
+    every: Duration,
+    record: Arc<SnapshotStats>,
     /// When a failure was last logged; `None` after a successful write.
     failure_logged_at: Option<Timestamp>,
     writes: u64,
@@ -87,15 +92,15 @@ impl KeeperWorker {
     /// Returns the time until the next write, varied so that hosts that were started together write at different times.
     fn next_pause(&mut self) -> Duration {
         self.writes += 1;
-        let tenth = self.keeping.every / 10;
-        let random = siphasher::sip::SipHasher13::new_with_key(&self.keeping.directory.key.0)
-            .hash(&self.writes.to_le_bytes());
+        let tenth = self.every / 10;
+        let random =
+            siphasher::sip::SipHasher13::new_with_key(&self.directory.key.0).hash(&self.writes.to_le_bytes());
         let share = u32::try_from(random % 2_000).unwrap_or_default();
-        self.keeping.every - tenth + tenth / 1_000 * share
+        self.every - tenth + tenth / 1_000 * share
     }
 
     fn write(&mut self, is_final: bool) -> bool {
-        let KeeperSettings { directory, engine, clock, boot_id, record, .. } = &mut self.keeping;
+        let KeeperWorker { directory, engine, clock, boot_id, record, .. } = self;
         let now = clock.now();
         // Both times come from one reading, so that the next daemon's timeline continues exactly.
         let here = Moment::when(boot_id, clock.boot_nanos_at(now.at));
@@ -142,11 +147,11 @@ fn log_failure(error: &io::Error, path: &std::path::Path) {
 }
 
 /// The interval of writes. After a crash, the requests admitted since the last write are not counted.
-pub const WRITE_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// The most that the exit waits for the last write. A million keys take a fraction of it; a slower disk does not delay a
 /// restart further.
-pub const LAST_WRITE_MAX: Duration = Duration::from_millis(800);
+const LAST_WRITE_MAX: Duration = Duration::from_millis(800);
 
 /// The interval of log lines while writes fail.
 const LOG_INTERVAL_MIN: Duration = Duration::from_secs(3_600);

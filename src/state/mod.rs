@@ -9,14 +9,13 @@ mod moment;
 mod snapshot;
 mod switches;
 
-pub use crashes::{CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes};
-pub use directory::{
-    ASIDE, Directory, EVIDENCE, LOCK_WAIT, SnapshotStats, SnapshotStatus, StateFile, keep_evidence, set_aside,
-};
-pub use files::{AtomicFile, SmallFile, open_regular, write_whole};
-pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
+pub(crate) use crashes::{CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes};
+pub(crate) use directory::{ASIDE, Directory, EVIDENCE, StateFile, keep_evidence, set_aside};
+pub use directory::{SnapshotStats, SnapshotStatus};
+pub use files::{AtomicFile, write_whole};
+pub(crate) use files::{open_regular, read_small};
+pub(crate) use keeper::{SnapshotKeeper, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
-pub use snapshot::{
-    RestoreResult, SnapshotError, SnapshotKey, VERSION, file_bytes_max, read_tables, write_tables,
-};
+pub(crate) use snapshot::file_bytes_max;
+pub use snapshot::{RestoreResult, SnapshotError, SnapshotKey, VERSION, read_tables, write_tables};
 pub use switches::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};

@@ -196,8 +196,7 @@ fn fingerprint_key(key: SnapshotKey) -> u64 {
 
 /// Returns an upper bound on the size of a snapshot under a memory budget, leases included. A larger file is not a
 /// snapshot of this daemon.
-#[must_use]
-pub fn file_bytes_max(memory_bytes_max: u64) -> u64 {
+pub(crate) fn file_bytes_max(memory_bytes_max: u64) -> u64 {
     memory_bytes_max.saturating_mul(2).saturating_add(LEASES_BYTES)
 }
 

@@ -47,17 +47,12 @@ pub struct SwitchesRead {
 /// # Errors
 /// The file cannot be read, or is damaged.
 pub fn read_switches(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwitches> {
-    let mut text = String::new();
-    match open_regular(path) {
-        Ok(file) => {
-            file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?;
-        }
+    let mut bytes = Vec::new();
+    match open_regular(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(SwitchesRead {
-                overrides: HostOverrides::default(),
-                version: SWITCHES_VERSION,
-                not_understood: 0,
-            });
+            let (overrides, version) = (HostOverrides::default(), SWITCHES_VERSION);
+            return Ok(SwitchesRead { overrides, version, not_understood: 0 });
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             let why = "it is not a regular file, or belongs neither to root nor to the daemon's user";
@@ -65,11 +60,12 @@ pub fn read_switches(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSw
         }
         Err(error) => return Err(error.into()),
     }
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > BYTES_MAX {
+    let text = str::from_utf8(&bytes).map_err(|_| UnreadableSwitches::Damaged("it is not UTF-8 text"))?;
+    if bytes.len() as u64 > BYTES_MAX {
         return Err(UnreadableSwitches::Damaged("it is larger than tidegate writes"));
     }
     let document: SwitchesDocument =
-        serde_json::from_str(&text).map_err(|_| UnreadableSwitches::Damaged("it is cut short or damaged"))?;
+        serde_json::from_str(text).map_err(|_| UnreadableSwitches::Damaged("it is cut short or damaged"))?;
     if document.sum != checksum(document.overrides.get()) {
         return Err(UnreadableSwitches::Damaged("its checksum does not match its content"));
     }
@@ -87,13 +83,6 @@ pub fn write_switches(path: &Path, overrides: &HostOverrides, now: Now) -> io::R
     let overrides = to_raw_value(&SwitchesContent::from_overrides(overrides, now))?;
     let document = SwitchesDocument { version: SWITCHES_VERSION, sum: checksum(overrides.get()), overrides };
     write_whole(path, &serde_json::to_vec(&document)?)
-}
-
-fn map_invalid_data(error: io::Error) -> Result<(), UnreadableSwitches> {
-    match error.kind() {
-        io::ErrorKind::InvalidData => Err(UnreadableSwitches::Damaged("it is not UTF-8 text")),
-        _ => Err(error.into()),
-    }
 }
 
 #[derive(Serialize, Deserialize)]

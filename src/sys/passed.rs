@@ -6,20 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A passed descriptor and its name.
 #[derive(Debug)]
-pub struct PassedDescriptor {
-    /// The descriptor, closed when it drops.
-    pub descriptor: OwnedFd,
+pub(crate) struct PassedDescriptor {
+    pub(crate) descriptor: OwnedFd,
     /// Its name in `LISTEN_FDNAMES`; `unknown` if it has none.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 /// Takes the descriptors that a service manager passed to this process, by `LISTEN_FDS`, `LISTEN_PID` and
 /// `LISTEN_FDNAMES` (`sd_listen_fds_with_names(3)`). Call it before any other descriptor is opened. A second call
-/// returns none.
-///
-/// # Errors
-/// The variables contradict each other, or name a descriptor that is not open.
-pub fn take_passed_descriptors() -> io::Result<Vec<PassedDescriptor>> {
+/// returns none. Fails if the variables contradict each other, or name a descriptor that is not open.
+pub(crate) fn take_passed_descriptors() -> io::Result<Vec<PassedDescriptor>> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }

@@ -9,11 +9,8 @@ use rustix::process::{Pid, PidfdFlags};
 
 /// Opens a descriptor of a process that becomes readable when the process has exited. It need not be a child.
 ///
-/// The number may belong to another process by now: use [`peer_pidfd`] where there is a socket.
-///
-/// # Errors
-/// There is no such process, or no descriptor is left.
-pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+/// The number may belong to another process by now.
+fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -22,11 +19,9 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
 /// Opens a descriptor of the process that connected to, or made, the other end of a socket.
 ///
 /// SO_PEERPIDFD identifies the process exactly. On kernels before 6.5, which lack it, the process is looked up by
-/// number, which another process may have taken if the peer exited in between.
-///
-/// # Errors
-/// The peer has exited, is in another PID namespace (before 6.5), or no descriptor is left.
-pub fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
+/// number, which another process may have taken if the peer exited in between. Fails if the peer has exited, is in another
+/// PID namespace (before 6.5), or no descriptor is left.
+pub(crate) fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
     // SAFETY: any bytes are a valid `c_int`.
     match unsafe { option::<libc::c_int>(socket, SO_PEERPIDFD) } {
         // SAFETY: the kernel has just made this descriptor for the caller; no other value owns its number.
@@ -41,10 +36,7 @@ pub fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
 
 /// Returns the number of the process that connected to, or made, the other end of a socket; `None` if it is in another
 /// PID namespace, such as a container's.
-///
-/// # Errors
-/// `getsockopt` fails.
-pub fn peer_pid(socket: &UnixStream) -> io::Result<Option<u32>> {
+pub(crate) fn peer_pid(socket: &UnixStream) -> io::Result<Option<u32>> {
     // SAFETY: three integers; any bytes are a valid `ucred`.
     let peer: libc::ucred = unsafe { option(socket, libc::SO_PEERCRED) }?;
     Ok(u32::try_from(peer.pid).ok().filter(|pid| *pid > 0))

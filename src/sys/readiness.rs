@@ -14,10 +14,10 @@ use tokio::io::unix::AsyncFd;
 ///
 /// tokio's `UnixStream` always registers both directions: each read of a reply by the peer then wakes the daemon ahead
 /// of the next request, which costs a third of a round trip on one CPU.
-///
-/// # Errors
-/// The runtime's epoll set does not take the descriptor.
-pub fn register_socket(stream: Arc<UnixStream>, interest: Interest) -> io::Result<AsyncFd<Arc<UnixStream>>> {
+pub(crate) fn register_socket(
+    stream: Arc<UnixStream>,
+    interest: Interest,
+) -> io::Result<AsyncFd<Arc<UnixStream>>> {
     // SAFETY: `register_with_interest` requires that the descriptor stays open and is not replaced while the `AsyncFd`
     // lives. An `Arc<UnixStream>` owns a share of its descriptor: it is closed when the last `Arc` drops, the `AsyncFd`
     // holds one until it has deregistered, and no safe call replaces a `UnixStream`'s descriptor behind a shared
@@ -25,11 +25,9 @@ pub fn register_socket(stream: Arc<UnixStream>, interest: Interest) -> io::Resul
     unsafe { AsyncFd::register_with_interest(stream, interest) }.map_err(Into::into)
 }
 
-/// Reads once from a socket into the spare capacity of a buffer. Returns the number of bytes, 0 at the end.
-///
-/// # Errors
-/// `read` fails; the buffer is unchanged.
-pub fn read_socket(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<usize> {
+/// Reads once from a socket into the spare capacity of a buffer. Returns the number of bytes, 0 at the end. After an error
+/// the buffer is unchanged.
+pub(crate) fn read_socket(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<usize> {
     let (read, _) = rustix::io::read(socket, buffer.spare_capacity_mut())?;
     let count = read.len();
     let filled = buffer.len() + count;
@@ -41,14 +39,11 @@ pub fn read_socket(socket: &UnixStream, buffer: &mut BytesMut) -> io::Result<usi
 
 /// The exit of a process as an event. The process is not signalled.
 #[derive(Debug)]
-pub struct ProcessExit(AsyncFd<OwnedFd>);
+pub(crate) struct ProcessExit(AsyncFd<OwnedFd>);
 
 impl ProcessExit {
-    /// Registers a process descriptor (see [`pidfd_open`](super::pidfd_open)) with the current runtime.
-    ///
-    /// # Errors
-    /// The runtime's epoll set does not take the descriptor.
-    pub fn new(process: OwnedFd) -> io::Result<ProcessExit> {
+    /// Registers a process descriptor with the current runtime.
+    pub(crate) fn new(process: OwnedFd) -> io::Result<ProcessExit> {
         // SAFETY: `register_with_interest` requires that the descriptor stays open and is not replaced while the
         // `AsyncFd` lives. It is moved in here, an `OwnedFd` closes its descriptor when it drops and not before, and
         // nothing replaces it: no reference to the `AsyncFd` leaves this file.
@@ -57,7 +52,7 @@ impl ProcessExit {
     }
 
     /// Waits until the process has exited. Cancel-safe.
-    pub async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         // The only error is the end of the runtime, which ends the waiting task too.
         let _ = self.0.readable().await;
     }

@@ -17,10 +17,7 @@ pub fn request_short_slice() -> io::Result<()> {
 }
 
 /// Lowers the priority of the calling thread: on a busy CPU it gets a tenth of another thread's share.
-///
-/// # Errors
-/// `sched_setattr` fails, for instance under a seccomp filter.
-pub fn lower_priority() -> io::Result<()> {
+pub(crate) fn lower_priority() -> io::Result<()> {
     let nice = rustix::process::getpriority_process(None)?.max(NICE);
     set_attributes(&SchedAttributes { nice, ..SchedAttributes::default() })
 }

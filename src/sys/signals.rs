@@ -1,5 +1,6 @@
-//! Ends the process at a second signal, whatever its threads do.
+//! Signals of this process: aborts that it raises itself are recorded in a file, a second signal ends it whatever its threads do.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +9,18 @@ use signal_hook::low_level;
 
 use crate::clock::read_boot_nanos;
 
+/// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process.
+pub(crate) fn ignore_file_size_signal() {
+    // SAFETY: `signal` takes two integers here: SIG_IGN is not a function, so no handler of this process runs. It is
+    // called before any thread is started, and nothing else in the process sets a handler for SIGXFSZ.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Ends the process with a code at the second of these signals. The same signal within [`ECHO_MILLIS`] counts once:
 /// GNU `timeout` signals its child and then its process group.
-///
-/// # Errors
-/// A handler cannot be installed.
-pub fn exit_at_second_signal(signals: &[i32], code: i32) -> io::Result<()> {
+pub(crate) fn exit_at_second_signal(signals: &[i32], code: i32) -> io::Result<()> {
     // The time and number of the first signal, in one word.
     let first = Arc::new(AtomicU64::new(0));
     for signal in signals {
@@ -41,3 +48,34 @@ const SIGNAL_MASK: u64 = 0xff;
 
 /// A person takes longer to repeat a signal.
 const ECHO_MILLIS: u64 = 100;
+
+/// Installs a SIGABRT handler that appends a crash record to a file before the process ends. A SIGABRT sent by another
+/// process, such as a service manager's watchdog, appends nothing. `clock` identifies the boot-time clock.
+pub(crate) fn record_aborts(file: File, clock: u128) -> io::Result<()> {
+    let own = rustix::process::getpid();
+    // SAFETY: the handler calls only async-signal-safe functions: `clock_gettime`, `write` to a descriptor that is never
+    // closed (the closure owns it and is never unregistered), `sigaction` and `raise`. It takes no lock and allocates
+    // nothing. `si_pid` is set for SIGABRT: it is sent by `kill` or `tgkill` only, and other fields are not read.
+    unsafe {
+        signal_hook_registry::register_sigaction(libc::SIGABRT, move |info| {
+            if info.si_pid() == own.as_raw_nonzero().get() {
+                // A crash that cannot be recorded is not counted.
+                let _ = rustix::io::write(&file, &encode_crash_record(read_boot_nanos(), clock));
+            }
+            let _ = low_level::emulate_default_handler(libc::SIGABRT);
+        })?;
+    }
+    Ok(())
+}
+
+/// Encodes the record of a crash: `nanos` of the boot-time clock, then the number that identifies this clock.
+pub(crate) fn encode_crash_record(nanos: u64, clock: u128) -> [u8; CRASH_RECORD_BYTES] {
+    let mut record = [0; CRASH_RECORD_BYTES];
+    let (time_bytes, clock_bytes) = record.split_at_mut(size_of::<u64>());
+    time_bytes.copy_from_slice(&nanos.to_le_bytes());
+    clock_bytes.copy_from_slice(&clock.to_le_bytes());
+    record
+}
+
+/// The size of a crash record.
+pub(crate) const CRASH_RECORD_BYTES: usize = size_of::<u64>() + size_of::<u128>();

@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use tidegate::daemon::fleet_secret::fleet_secret;
+use tidegate::daemon::redis_settings::fleet_secret;
 use tidegate::daemon::settings::Settings;
 use tidegate::rules::Scope;
 

@@ -17,12 +17,6 @@ use crate::protocol::{
     CheckRequest, Code, DESCRIPTORS_MAX, Mode, PAIRS_MAX, RequestFrame, RequestOptions, UnitsField, is_name,
 };
 
-#[derive(Debug)]
-pub(super) struct Judged {
-    pub(super) response: RateLimitResponse,
-    pub(super) is_refused: bool,
-}
-
 /// Descriptors of one cost, by their index in the request, and the decision about them.
 #[derive(Debug)]
 pub(super) struct DecidedGroup {
@@ -31,11 +25,9 @@ pub(super) struct DecidedGroup {
 }
 
 impl EnvoyHandler {
-    pub(super) async fn decide(&self, request: &RateLimitRequest) -> Result<Judged, Status> {
+    pub(super) async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let domain = String::from_utf8_lossy(&request.domain);
-        let is_open =
-            self.peer.token.is_none() || self.state.endpoint.domains.iter().any(|open| **open == *domain);
-        if !is_open {
+        if !self.state.opens(&domain, &self.peer) {
             let message = "this domain is not open over TCP; help: add it to `adapters.envoy.domains`";
             return Err(Status::permission_denied(message));
         }

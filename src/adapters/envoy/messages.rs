@@ -48,7 +48,7 @@ pub(super) struct RateLimitOverride {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RateLimitResponse {
-    #[prost(enumeration = "LimitCode", tag = "1")]
+    #[prost(int32, tag = "1")]
     pub(super) overall_code: i32,
     #[prost(message, repeated, tag = "2")]
     pub(super) statuses: Vec<DescriptorStatus>,
@@ -58,17 +58,13 @@ pub(super) struct RateLimitResponse {
     pub(super) raw_body: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
-#[repr(i32)]
-pub(super) enum LimitCode {
-    Unknown = 0,
-    Ok = 1,
-    OverLimit = 2,
-}
+/// Codes of a response and of a descriptor.
+pub(super) const OK: i32 = 1;
+pub(super) const OVER_LIMIT: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DescriptorStatus {
-    #[prost(enumeration = "LimitCode", tag = "1")]
+    #[prost(int32, tag = "1")]
     pub(super) code: i32,
     #[prost(message, optional, tag = "2")]
     pub(super) current_limit: Option<CurrentLimit>,

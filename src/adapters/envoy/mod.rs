@@ -33,7 +33,7 @@ use super::{AdapterState, AnswerKind};
 use crate::server::QueueMembership;
 use link::SharedLink;
 use messages::{
-    DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, RateLimitRequest,
+    DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, OVER_LIMIT, RateLimitRequest,
     RateLimitResponse, is_small,
 };
 use reflection::Reflection;
@@ -64,7 +64,7 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     let mut served = pin!(served);
     let silent = async {
         tokio::time::sleep(FIRST_REQUEST_MAX).await;
-        if handler.was_asked() {
+        if handler.was_asked.load(Ordering::Relaxed) {
             // Envoy then opens another connection, and loses no request.
             tokio::time::sleep(CONNECTION_MAX).await;
         }
@@ -116,10 +116,6 @@ impl EnvoyHandler {
         let member = state.fair_queue.join(peer.user);
         let (link, was_asked) = (SharedLink::default(), AtomicBool::new(false));
         EnvoyHandler { state, peer, permit, member, link, was_asked }
-    }
-
-    fn was_asked(&self) -> bool {
-        self.was_asked.load(Ordering::Relaxed)
     }
 
     async fn answer(&self, request: Request<Incoming>) -> GrpcReply {
@@ -194,7 +190,7 @@ impl EnvoyHandler {
         let counters = &self.state.counters;
         let judged = self.decide(&request).await;
         counters.count(match &judged {
-            Ok(judged) if judged.is_refused => AnswerKind::Refused,
+            Ok(response) if response.overall_code == OVER_LIMIT => AnswerKind::Refused,
             Ok(_) => AnswerKind::Allowed,
             Err(status) if status.code() == GrpcCode::Unavailable => AnswerKind::Degraded,
             Err(status) => {
@@ -202,7 +198,7 @@ impl EnvoyHandler {
                 AnswerKind::Rejected
             }
         });
-        Ok(tonic::Response::new(judged?.response))
+        judged.map(tonic::Response::new)
     }
 }
 

@@ -1,14 +1,14 @@
 //! The response to a request: its code, the status of each descriptor, and the headers of the caller.
 
-use super::judge::{DecidedGroup, Judged};
+use super::judge::DecidedGroup;
 use super::messages::{
-    CurrentLimit, DescriptorStatus, HeaderValue, LimitCode, RateLimitResponse, WholeSeconds,
+    CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitResponse, WholeSeconds,
 };
-use crate::adapters::decision::{HttpDecision, LimitLevel};
-use crate::adapters::{STATUS_HEADER, answers};
+use crate::adapters::STATUS_HEADER;
+use crate::adapters::decision::{self, HttpDecision, LimitLevel};
 
 /// Combines the decisions: a request passes if all groups pass.
-pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> Judged {
+pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> RateLimitResponse {
     let mut statuses = vec![DescriptorStatus::default(); descriptors];
     for group in groups {
         for (place, index) in group.descriptors.iter().enumerate() {
@@ -24,14 +24,12 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str)
     });
     let told = refusing
         .or_else(|| decisions.min_by(|one, other| remaining_part(one).total_cmp(&remaining_part(other))));
-    let code = if refusing.is_some() { LimitCode::OverLimit } else { LimitCode::Ok };
-    let response = RateLimitResponse {
-        overall_code: code.into(),
+    RateLimitResponse {
+        overall_code: code(refusing.is_some()),
         statuses,
         response_headers_to_add: told.map(headers).unwrap_or_default(),
-        raw_body: refusing.map(|decision| answers::problem(decision, domain)).unwrap_or_default(),
-    };
-    Judged { response, is_refused: refusing.is_some() }
+        raw_body: refusing.map(|decision| decision::problem(decision, domain)).unwrap_or_default(),
+    }
 }
 
 /// The status of the descriptor at this place of its group: by its own node of the tree, else by the rule that leaves least.
@@ -92,7 +90,7 @@ fn headers(decision: &HttpDecision) -> Vec<HeaderValue> {
 }
 
 fn code(refuses: bool) -> i32 {
-    if refuses { LimitCode::OverLimit.into() } else { LimitCode::Ok.into() }
+    if refuses { OVER_LIMIT } else { OK }
 }
 
 fn saturate(number: u64) -> u32 {
@@ -105,7 +103,7 @@ pub(super) const UNITS: [(i32, u64); 7] =
 
 #[cfg(test)]
 mod tests {
-    use super::{DecidedGroup, combine};
+    use super::{DecidedGroup, OK, OVER_LIMIT, combine};
     use crate::adapters::decision::HttpDecision;
     use crate::protocol::{DecisionReply, LimitEntry, Verdict};
 
@@ -124,7 +122,7 @@ mod tests {
     /// Verdict, limits of the reply, the codes of three descriptors, and the status that tidegate would answer.
     #[test]
     fn tells_which_descriptors_are_over_their_limit() {
-        let (ok, over) = (1, 2);
+        let (ok, over) = (OK, OVER_LIMIT);
         let table: [(_, Vec<LimitEntry<'_>>, _, _); 6] = [
             (Verdict::Allow, vec![entry("a", false, 0b1)], [ok; 3], None),
             (
@@ -146,14 +144,14 @@ mod tests {
             (Verdict::Deny, vec![], [over; 3], Some("403")),
         ];
         for (verdict, all, codes, status) in table {
-            let judged = combine(&[group(verdict, &all, vec![0, 1, 2])], 3, "api");
-            let seen: Vec<_> = judged.response.statuses.iter().map(|status| status.code).collect();
+            let response = combine(&[group(verdict, &all, vec![0, 1, 2])], 3, "api");
+            let seen: Vec<_> = response.statuses.iter().map(|status| status.code).collect();
             assert_eq!(seen, codes, "{verdict:?} {all:?}");
-            assert_eq!(judged.is_refused, status.is_some(), "{verdict:?}");
-            let headers = &judged.response.response_headers_to_add;
+            assert_eq!(response.overall_code == over, status.is_some(), "{verdict:?}");
+            let headers = &response.response_headers_to_add;
             let told = headers.iter().find(|header| header.key == "tidegate-status");
             assert_eq!(told.map(|header| &*header.value), status, "{verdict:?}");
-            assert_eq!(judged.response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
+            assert_eq!(response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
         }
     }
 }

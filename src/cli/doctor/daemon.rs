@@ -10,7 +10,7 @@ use super::super::running::{self, RunningDaemon};
 use super::Finding;
 use super::reach::User;
 use crate::admin::{DaemonStatus, MissedStatus};
-use crate::daemon::process_limits;
+use crate::daemon::process;
 use crate::daemon::settings::Settings;
 use crate::engine::Mode;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
@@ -250,7 +250,7 @@ fn open_files(running: Option<&RunningDaemon>, connections: u32) -> Finding {
     let Some(allowed) = open_files_in(&limits) else {
         return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
     };
-    let needed = process_limits::open_files_needed(connections);
+    let needed = process::open_files_needed(connections);
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");

@@ -4,15 +4,20 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use slab::Slab;
+
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
-use super::reports::Reports;
-use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionId, SessionMember};
+use super::session::{
+    ConnectionEnd, ConnectionParams, HeldLeases, OpenSession, Reports, Session, SessionError, SessionId,
+    SessionMember,
+};
 use super::wheel::{ExpiryBatch, Wheel};
-use crate::clock::Timestamp;
+use super::{Leases, TABLES};
+use crate::clock::{Now, Timestamp};
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
+use crate::engine::snapshot::SnapshotEntry;
 use crate::engine::sync::Ordering;
-use slab::Slab;
 
 #[derive(Debug, Default)]
 pub(super) struct LeaseTable {
@@ -335,3 +340,67 @@ pub(super) enum MemberEndProgress {
 
 /// How long a session without a connection is kept.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+impl Leases {
+    /// Copies every named session with its leases.
+    pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
+        self.walk(LeaseTable::copy_session, visit);
+    }
+
+    pub(in crate::engine) fn open_sessions(&self) -> Vec<OpenSession> {
+        let mut all = Vec::new();
+        self.walk(|_, member, open| open.extend(member.open()), &mut |session| all.push(session));
+        all
+    }
+
+    /// Reads every session, one per lock, and visits the results without a lock.
+    fn walk<T>(&self, read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>), visit: &mut dyn FnMut(T)) {
+        let mut found = Vec::new();
+        for number in 0..TABLES {
+            let mut from = 0;
+            loop {
+                let table = self.lock_table(number);
+                let mut indices = from..table.members.capacity();
+                let next = indices.find_map(|index| Some((index, table.members.get(index)?)));
+                let Some((index, member)) = next else { break };
+                read(&table, member, &mut found);
+                from = index + 1;
+                drop(table);
+                found.drain(..).for_each(&mut *visit);
+            }
+        }
+    }
+
+    /// Restores a lease of a session. `None`: it has expired, or a bound is reached.
+    pub(in crate::engine) fn restore(&self, session: &Session, stored: Lease, now: Now) -> Option<()> {
+        if stored.ends_at <= now.at {
+            return None;
+        }
+        let reserved = self.reserve(session, None)?;
+        let SessionId { table, member, .. } = session.0.id;
+        let ends_at = self.lock_table(table).restore(member, stored, now.at)?;
+        reserved.keep();
+        self.lower_next_end(ends_at);
+        Some(())
+    }
+}
+
+impl LeaseTable {
+    fn copy_session(&self, member: &SessionMember, copies: &mut Vec<SnapshotEntry>) {
+        let Some(open) = member.open() else { return };
+        copies.push(SnapshotEntry::Session(Box::new(open)));
+        let mut next = member.first;
+        while let Some(lease) = self.leases.get(next as usize) {
+            copies.push(SnapshotEntry::Lease(Box::new(lease.clone())));
+            next = lease.in_session.after;
+        }
+    }
+
+    fn restore(&mut self, member: u32, stored: Lease, now: Timestamp) -> Option<Timestamp> {
+        let ttl = Duration::from_millis(u64::from(stored.ttl_millis));
+        let (number, ends_at) = (stored.number, stored.ends_at.min(now.after(ttl)));
+        let index = self.begin(Lease { member, ends_at, ..stored }, now)?;
+        self.restored_indices.insert(number, index);
+        Some(ends_at)
+    }
+}

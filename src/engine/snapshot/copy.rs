@@ -36,7 +36,7 @@ impl Engine {
             self.copy_shard(shard, now, visit);
         }
         self.idempotency.copy_out(rule_set.number, now, visit);
-        self.refundable_costs.copy_out(now, visit);
+        self.refundable_costs.costs.copy_out(now, |name, spent| visit(SnapshotEntry::Spent(name, spent)));
         self.copy_leases(visit);
     }
 
@@ -144,9 +144,7 @@ const PIECE: (usize, usize) = (512, 32 << 10);
 /// A table is rebuilt at most a few times during a copy.
 const MOVED_MAX: u32 = 4;
 
-// The locks of the checker work in its own tests only.
 #[cfg(test)]
-#[cfg(not(feature = "interleavings"))]
 mod tests {
     use std::collections::HashSet;
 

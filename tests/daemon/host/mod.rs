@@ -3,6 +3,7 @@
 mod braking;
 mod cost;
 mod cpu_quota;
+mod identity;
 mod live;
 mod logging;
 mod machine;

@@ -4,6 +4,7 @@ use crate::{bench, engines};
 mod admission;
 mod callers;
 mod fleet;
+mod ledger;
 mod lists;
 mod model;
 mod oversized;

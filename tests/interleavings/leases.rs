@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::{check, engine_without_rules, run_concurrently};
-use crate::clock::Now;
-use crate::engine::{ConnectionParams, Descriptors, Engine, EngineAnswer, Op, Request, Session, WorkOutcome};
-use crate::rules::read_text;
+use tidegate::clock::Now;
+use tidegate::engine::{
+    ConnectionParams, Descriptors, Engine, EngineAnswer, Op, Request, Session, WorkOutcome,
+};
+use tidegate::rules::read_text;
 
 const RULES: &str = "domain: api
 priorities: [critical, other]

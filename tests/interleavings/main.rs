@@ -6,18 +6,18 @@
 mod leases;
 mod remote_checks;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use super::shards::shard_of;
-use super::{
-    Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Mode, Op,
-    Request, Verdict,
+use tidegate::clock::Now;
+use tidegate::engine::snapshot::SnapshotEntry;
+use tidegate::engine::{
+    Amount, Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Mode,
+    Op, Request, Verdict,
 };
-use crate::clock::Now;
-use crate::rules::{Domain, read_text};
+use tidegate::rules::{Domain, read_text};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -148,31 +148,37 @@ fn charges_all_rules_or_none() {
     });
 }
 
-fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
-    let rule_set = engine.rule_set.load();
-    let compiled = rule_set.find_domain("api").unwrap();
-    shard_of(&compiled.rules[rule].key_hash.digest([value].into_iter()))
-}
+const TWO_KEYS: &str =
+    "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n";
 
-/// Returns a key of a rule in the given shard.
-fn key_in(engine: &Engine, rule: usize, wanted: usize) -> String {
-    (0..).map(|key: u32| key.to_string()).find(|key| shard(engine, rule, key) == wanted).unwrap()
+/// Returns a value of `y` in the shard of a value of `x`: a copy lists the keys of a shard together.
+fn sharing_shard(x: &str) -> String {
+    let shares = |y: &String| {
+        let engine = engine(TWO_KEYS);
+        let mut decider = engine.decider();
+        assert!(hit(&mut decider, &[("x", x)]) && hit(&mut decider, &[("y", y)]));
+        let mut lists = 0;
+        engine.copy_out(Now::at_nanos(0), &mut |entry| {
+            lists += usize::from(matches!(entry, SnapshotEntry::Buckets(_)));
+        });
+        lists == 1
+    };
+    (0..).map(|value: u32| value.to_string()).find(shares).unwrap()
 }
 
 #[test]
 fn crossing_locks_never_deadlock() {
     check(|| {
-        let engine = engine(
-            "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n",
-        );
+        static IN_SHARDS: OnceLock<[String; 3]> = OnceLock::new();
+        let in_shards = IN_SHARDS.get_or_init(|| ["1", "2", "3"].map(sharing_shard));
+        let engine = engine(TWO_KEYS);
         // Three shards; each thread locks two of them in rule order, forming a circle.
-        let works = [(3, 7), (7, 11), (11, 3)].map(|(of_a, of_b)| {
-            let engine = Arc::clone(&engine);
+        let works = [("1", 1), ("2", 2), ("3", 0)].map(|(x, shard)| {
+            let (engine, y) = (Arc::clone(&engine), &in_shards[shard]);
             move || {
-                let (x, y) = (key_in(&engine, 0, of_a), key_in(&engine, 1, of_b));
                 let mut decider = engine.decider();
                 for _ in 0..2 {
-                    assert!(hit(&mut decider, &[("x", &x), ("y", &y)]));
+                    assert!(hit(&mut decider, &[("x", x), ("y", y)]));
                 }
             }
         });
@@ -328,7 +334,7 @@ fn adds_up_concurrent_charges() {
                 hit(&mut decider, &attributes);
                 hit(&mut decider, &attributes);
                 let descriptors = Descriptors::from_attributes(&attributes);
-                let amount = super::Amount::Requests(amount);
+                let amount = Amount::Requests(amount);
                 let charge = Charge {
                     domain: "api",
                     descriptors,

@@ -1,12 +1,12 @@
 //! Pending requests with remote checks, in parallel with a return of unused tokens.
 
 use super::{SECOND, check, engine_without_rules, rules, run_concurrently};
-use crate::clock::Now;
-use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Shortfalls};
-use crate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, HashKey, KeyCheckReply, Op, Request, SharedKey, Verdict,
-};
 use std::sync::Arc;
+use tidegate::clock::Now;
+use tidegate::engine::{
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, KeyCheckReply, Op, RemoteCheckResult,
+    Request, SharedKey, Shortfalls, Verdict,
+};
 
 /// A fleet engine that makes a remote check for each request and borrows nothing ahead.
 fn engine(on_redis_down: &str) -> Arc<Engine> {

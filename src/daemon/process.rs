@@ -1,0 +1,156 @@
+//! The process: its limits on open files, and on core dumps, to keep data of callers out of them and away from other processes of
+//! the same user; the socket that a service manager passes; and its signals.
+
+use std::io;
+
+use rustix::fd::OwnedFd;
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getpid, getrlimit, set_dumpable_behavior, setrlimit,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::service_manager::ServiceManager;
+use super::watch::ReloadSignal;
+use crate::admin::{AdminState, log_status};
+use crate::server::Listener;
+use crate::sys::{self, PassedDescriptor};
+
+/// Returns the most files that the daemon opens: per connection the socket and the process behind it.
+pub(crate) fn open_files_needed(connections: u32) -> u64 {
+    2 * u64::from(connections) + BESIDE
+}
+
+/// Raises the soft limit of open files to the need of the settings, at most to the hard limit.
+pub(super) fn allow_open_files(connections: u32) {
+    let needed = open_files_needed(connections);
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let allowed = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
+    if raised.is_err() || allowed < needed {
+        warn!(allowed, needed, "fewer files may be open than `connections.max` asks for: raise LimitNOFILE");
+    }
+}
+
+/// Descriptors besides connections: runtimes, listeners, log, inotify, rules files, admin connections.
+const BESIDE: u64 = 96;
+
+/// Disables core dumps; in a service also access to the process memory. A daemon started by hand stays open
+/// to its user's debugger, as it holds only data that this user may read.
+pub(super) fn forbid_core_dumps() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    let mut done = setrlimit(Resource::Core, none);
+    // The kernel ignores the limit for cores that are piped to a program; only the dumpable flag stops those.
+    let is_service = ServiceManager::is_there() || rustix::process::geteuid().is_root() || getpid().is_init();
+    if is_service {
+        done = done.and(set_dumpable_behavior(DumpableBehavior::NotDumpable));
+    }
+    if let Err(error) = done {
+        warn!(%error, "a core dump of this daemon would contain data of callers: write LimitCORE=0 in its unit");
+    }
+}
+
+/// Returns the passed socket, ready to listen; `None`: none was passed, so the daemon makes its own.
+pub(super) fn passed_listener() -> Result<Option<Listener>, String> {
+    let passed = sys::take_passed_descriptors().map_err(|error| {
+        format!("the descriptors that were passed cannot be taken: {error}: LISTEN_FDS and LISTEN_FDNAMES must agree")
+    })?;
+    let Some((name, descriptor)) = choose(passed)? else { return Ok(None) };
+    let unusable = |why| format!("the socket `{name}` was passed and cannot be used: {why}");
+    Listener::from_passed(descriptor).map(Some).map_err(unusable)
+}
+
+/// Selects the descriptor with our name, or the only one under any name.
+fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, String> {
+    let mut named: Vec<_> = passed.into_iter().map(|passed| (passed.name, passed.descriptor)).collect();
+    let ours = named.iter().filter(|(name, _)| name == NAME).count();
+    if ours == 1 {
+        named.retain(|(name, _)| name == NAME);
+    }
+    if named.len() > 1 {
+        let names = named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!(
+            "{} sockets were passed ({names}) and one is needed: write FileDescriptorName={NAME} in its unit, or pass no other",
+            named.len()
+        ));
+    }
+    Ok(named.pop())
+}
+
+/// The name in the packaged unit.
+const NAME: &str = "clients";
+
+/// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
+/// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules.
+///
+/// # Errors
+/// A signal cannot be watched.
+pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hang_up = signal(SignalKind::hangup())?;
+    sys::exit_at_second_signal(&[libc::SIGTERM, libc::SIGINT], EXIT_UNDRAINED)?;
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hang_up.recv() => {
+                    rules.request();
+                    continue;
+                }
+            }
+            info!("draining");
+            shutdown.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// USR1 writes the status to the log.
+///
+/// # Errors
+/// The signal cannot be watched.
+pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
+    let mut requests = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        while requests.recv().await.is_some() {
+            log_status(&state);
+        }
+    });
+    Ok(())
+}
+
+/// Exited before all replies were sent.
+const EXIT_UNDRAINED: i32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+    use crate::sys::PassedDescriptor;
+
+    #[test]
+    fn takes_named_socket_or_the_only_one() {
+        type Row<'a> = (&'a [&'a str], Result<Option<&'a str>, ()>);
+        let table: &[Row<'_>] = &[
+            (&[], Ok(None)),
+            (&["clients"], Ok(Some("clients"))),
+            (&["unknown"], Ok(Some("unknown"))),
+            (&["metrics", "clients", "other"], Ok(Some("clients"))),
+            (&["a", "b"], Err(())),
+            (&["clients", "clients"], Err(())),
+        ];
+        for (names, expected) in table {
+            let passed = names.iter().map(|name| {
+                let (descriptor, _) = std::os::unix::net::UnixStream::pair().unwrap();
+                PassedDescriptor { descriptor: descriptor.into(), name: (*name).to_owned() }
+            });
+            let chosen = choose(passed.collect()).map(|chosen| chosen.map(|(name, _)| name)).map_err(drop);
+            assert_eq!(chosen, expected.map(|name| name.map(str::to_owned)), "{names:?}");
+        }
+    }
+}
