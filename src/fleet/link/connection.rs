@@ -18,7 +18,6 @@ use crate::fleet::round_trip::RoundTrip;
 
 pub(super) type CommandResult = Result<Value, LinkError>;
 
-/// A byte stream over TCP, TLS or a Unix socket.
 pub(super) trait ServerStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ServerStream for S {}
