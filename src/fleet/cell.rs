@@ -30,7 +30,6 @@ impl CellQuota {
     }
 
     /// The minimum time in µs that Redis keeps a cell of this level after a host read it.
-    #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());
         need.div_ceil(self.rate.num()).saturating_mul(self.rate.den()).saturating_add(KEPT_FULL_US)
@@ -74,10 +73,8 @@ pub struct CellReport {
     pub generation: u64,
 }
 
-/// A host's request about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRequest {
-    /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
     pub cell_quota: CellQuota,
@@ -128,7 +125,6 @@ impl CellRequest {
     }
 }
 
-/// The reply about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellReply {
     /// The remaining level, µtok; negative if hosts allowed more than they held.
@@ -143,9 +139,7 @@ pub struct CellReply {
     pub lost: bool,
     /// The version of the quota in force.
     pub version: u64,
-    /// The generation of the reply.
     pub generation: u64,
-    /// The window part of the reply.
     pub window: Option<WindowReply>,
 }
 

@@ -15,13 +15,10 @@ use crate::engine::{Claim, Engine, HostReadings, OtherHostsSums, PoolLoad};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The reports and claims of this host's pools.
 #[derive(Debug, Default)]
 pub struct Reserves {
     pools: BTreeMap<Box<str>, ReserveUpdate>,
-    /// The sequence number of the last heartbeat.
     seq: u64,
-    /// When the last reports were made.
     reported_at: Timestamp,
     /// The last reports and their time, until they are answered: at most one heartbeat with reports is in flight.
     in_flight: Option<(Vec<PoolReport>, Timestamp)>,
@@ -92,8 +89,6 @@ impl Reserves {
         (self.seq, reports)
     }
 
-    /// Whether there is no pool to report.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
