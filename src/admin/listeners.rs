@@ -60,16 +60,13 @@ impl AdminSocket {
         }
     }
 
-    /// Removes the path of the socket.
     pub(super) fn close(&mut self) {
         self.listener = None;
     }
 }
 
-/// All of them.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For operators.
     pub admin: AdminSocket,
     /// For metrics, if they are to be had over TCP.
     pub metrics: Option<SocketAddr>,
@@ -162,7 +159,6 @@ async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, Stri
     take_turns(admin, accept).await;
 }
 
-/// Accepts for ever.
 async fn take_turns<S>(
     admin: &Arc<AdminState>,
     accept: impl AsyncFnMut() -> io::Result<Option<(S, HttpClient, Option<IpAddr>)>>,
