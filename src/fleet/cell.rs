@@ -118,11 +118,6 @@ impl CellRequest {
             window.write(to);
         }
     }
-
-    /// The upper bound of the grant: the tokens wanted, rounded up to whole tokens.
-    fn grant_max(&self) -> u64 {
-        self.want.min(AMOUNT_MAX).div_ceil(TOKEN).saturating_mul(TOKEN)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +143,8 @@ impl CellReply {
     pub(super) fn read(from: &mut ReplyReader<'_>, ask: &CellRequest, generation: u64) -> CellReply {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let demand = from.amount(2 * DEMAND_MAX);
-        let grant = from.amount(ask.grant_max());
+        // The tokens wanted, rounded up to whole tokens.
+        let grant = from.amount(ask.want.min(AMOUNT_MAX).div_ceil(TOKEN).saturating_mul(TOKEN));
         let whole = grant - grant % TOKEN;
         from.clamped += u32::from(whole != grant);
         let hosts = from.small(HOSTS_MAX);

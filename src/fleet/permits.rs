@@ -104,8 +104,8 @@ pub struct PermitSync {
     /// Until then other hosts may not have renewed their members of a bucket after a loss.
     closed_until: HashMap<Bucket, Timestamp>,
     rng: Rng,
-    /// Requests for a permit of a key whose answer is unknown.
-    unanswered: Vec<(SharedKey, usize)>,
+    /// Requests for a permit of a key whose answer is unknown, until they are ended.
+    pub(super) unanswered: Vec<(SharedKey, usize)>,
     tallies: Tallies,
 }
 
@@ -245,11 +245,6 @@ impl PermitSync {
     /// The pending requests that a command is to get a permit for.
     pub(super) fn requested(&self, key: &SharedKey) -> usize {
         self.keys.get(&key.name()).map_or(0, |permits| permits.requested + permits.wanted)
-    }
-
-    /// Takes the numbers of requests whose answer is unknown, since the last call.
-    pub(super) fn take_unanswered(&mut self) -> Vec<(SharedKey, usize)> {
-        std::mem::take(&mut self.unanswered)
     }
 
     pub(super) fn tick(&mut self, host: Host, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {

@@ -336,7 +336,7 @@ impl PendingChecks {
     /// Grants free permits to waiting checks and requests the missing ones. Call it after checks were queued, after a
     /// reply about permits, and at each iteration of the sync task.
     pub fn tend_permits(&mut self, permits: &mut PermitSync, now: Now) {
-        let unanswered = permits.take_unanswered();
+        let unanswered = std::mem::take(&mut permits.unanswered);
         if self.queues.is_empty() {
             return;
         }

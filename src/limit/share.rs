@@ -169,7 +169,7 @@ impl FleetStatus {
 
     /// Sets whether Redis is reachable. Returns whether that is a change.
     pub fn set_redis_reachable(&self, linked: bool) -> bool {
-        self.set_answers_in_time(linked);
+        self.set_late_wait(if linked { Duration::ZERO } else { Duration::MAX });
         let change = |outages: u32| (is_linked(outages) != linked).then(|| outages.wrapping_add(1));
         self.outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
@@ -187,11 +187,6 @@ impl FleetStatus {
     /// The smoothed round trip to Redis; zero before the first reply.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed).into())
-    }
-
-    /// Sets whether Redis, while reachable, answers remote checks in time.
-    pub fn set_answers_in_time(&self, answering: bool) {
-        self.set_late_wait(if answering { Duration::ZERO } else { Duration::MAX });
     }
 
     /// Sets the longest wait of the remote checks for which Redis, while reachable, replies too late; zero: it replies in time

@@ -132,7 +132,7 @@ impl ServerConnection {
 
     pub(super) fn end(self, why: &LinkError) {
         for pending in self.pending {
-            let _ = pending.reply.send(Err(why.clone().of_sent()));
+            let _ = pending.reply.send(Err(LinkError { may_have_run: true, ..why.clone() }));
         }
     }
 

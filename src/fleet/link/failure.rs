@@ -83,7 +83,7 @@ pub struct LinkError {
     pub class: FailureClass,
     /// Whether the script may have run nevertheless; the caller then resends the same bytes.
     pub may_have_run: bool,
-    why: Cow<'static, str>,
+    pub(super) why: Cow<'static, str>,
 }
 
 impl LinkError {
@@ -91,14 +91,8 @@ impl LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
-    pub(super) fn of_sent(mut self) -> LinkError {
-        self.may_have_run = true;
-        self
-    }
-
-    pub(super) fn of_unsent(mut self) -> LinkError {
-        self.may_have_run = false;
-        self
+    pub(super) fn of_sent(class: FailureClass, why: &'static str) -> LinkError {
+        LinkError { class, may_have_run: true, why: why.into() }
     }
 
     /// The error for an error reply, with its code and, for a script, the line.

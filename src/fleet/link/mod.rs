@@ -221,7 +221,7 @@ impl RedisLink {
         let settled = async {
             let (node, reply) = sent?;
             let value = arrived(reply).await?;
-            let too_long = |_| Err(LinkError::new(FailureClass::Timeout, "sent on and on").of_sent());
+            let too_long = |_| Err(LinkError::of_sent(FailureClass::Timeout, "sent on and on"));
             timeout(TIMEOUT_MAX, self.follow(node, command, value)).await.unwrap_or_else(too_long)
         };
         let result = settled.await;
@@ -318,7 +318,7 @@ async fn again(node: &NodeHandle, before: &redis::Pipeline, command: &RedisComma
 
 async fn arrived(reply: oneshot::Receiver<CommandResult>) -> CommandResult {
     // The sender was dropped with the link.
-    reply.await.unwrap_or_else(|_| Err(LinkError::new(FailureClass::Down, "the link ended").of_sent()))
+    reply.await.unwrap_or_else(|_| Err(LinkError::of_sent(FailureClass::Down, "the link ended")))
 }
 
 fn understood(value: Value) -> CommandResult {

@@ -114,7 +114,9 @@ fn refusal(state: &NodeState) -> Option<LinkError> {
         NodeState::Down(error) if error.class == FailureClass::Timeout => {
             Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
         }
-        NodeState::Down(error) | NodeState::Refusing(error) => Some(error.clone().of_unsent()),
+        NodeState::Down(error) | NodeState::Refusing(error) => {
+            Some(LinkError { may_have_run: false, ..error.clone() })
+        }
     }
 }
 
@@ -201,7 +203,8 @@ impl NodeKeeper {
     }
 
     fn enter(&mut self, state: NodeState) {
-        let fault = Some(state.fault().cloned().map(LinkError::of_unsent));
+        let unsent = |error: &LinkError| LinkError { may_have_run: false, ..error.clone() };
+        let fault = Some(state.fault().map(unsent));
         if self.logged != fault {
             let redis = &*self.url.to_string();
             match fault.iter().flatten().next() {

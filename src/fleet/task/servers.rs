@@ -159,7 +159,20 @@ impl Servers {
         if let Some(state) = self.states.get_mut(&node) {
             state.sent(now);
         }
-        tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrives.clone()));
+        let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
+        tokio::spawn(async move {
+            let encoded = commands.iter().map(ScriptCommand::encode).collect();
+            for (command, reply) in commands.into_iter().zip(link.send(node, encoded)) {
+                let reply = reply.await.map(|value| match value {
+                    Value::BulkString(bytes) => bytes,
+                    // Our scripts return nothing else; an empty reply is counted as undecodable.
+                    _ => Vec::new(),
+                });
+                if arrives.send(Arrival { node, command, reply }).await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
@@ -188,25 +201,6 @@ impl Servers {
 
     pub(super) fn errors(&self) -> Vec<(&'static str, u64)> {
         self.link.failures()
-    }
-}
-
-async fn converse(
-    link: Arc<RedisLink>,
-    node: NodeId,
-    commands: Vec<ScriptCommand>,
-    arrivals: mpsc::Sender<Arrival>,
-) {
-    let encoded = commands.iter().map(ScriptCommand::encode).collect();
-    for (command, reply) in commands.into_iter().zip(link.send(node, encoded)) {
-        let reply = reply.await.map(|value| match value {
-            Value::BulkString(bytes) => bytes,
-            // Our scripts return nothing else; an empty reply is counted as undecodable.
-            _ => Vec::new(),
-        });
-        if arrivals.send(Arrival { node, command, reply }).await.is_err() {
-            return;
-        }
     }
 }
 

@@ -120,7 +120,15 @@ impl SyncLoop {
         }
         // Tokens not returned in time expire.
         let is_all_confirmed = timeout(LEAVE_MAX, self.leave(&mut servers)).await.unwrap_or(false);
-        self.log_end(is_all_confirmed);
+        // For operators who miss tokens.
+        let expired = self.member.sync.counts.expired;
+        match (self.member.has_budgets(), is_all_confirmed) {
+            (false, _) => {}
+            (true, true) => info!(lapsed = expired, "borrowed tokens were returned"),
+            (true, false) => {
+                info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
+            }
+        }
     }
 
     fn report_contact(&mut self) {
@@ -306,19 +314,6 @@ impl SyncLoop {
                 servers.heartbeat_failed(node, now.at);
             }
             command => self.member.failed(command, now.at),
-        }
-    }
-
-    /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
-    fn log_end(&self, is_all_confirmed: bool) {
-        let expired = self.member.sync.counts.expired;
-        if !self.member.has_budgets() {
-            return;
-        }
-        if is_all_confirmed {
-            info!(lapsed = expired, "borrowed tokens were returned");
-        } else {
-            info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The scope of a rule, how a fleet shares it, and the bound of requests allowed past a budget.
 
 use tidegate::fleet::counters::FleetView;
-use tidegate::limit::{Quota, Rate};
 use tidegate::limit::share::Fallback;
+use tidegate::limit::{Quota, Rate};
 use tidegate::rules::{
     CellRate, FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
 };
