@@ -160,7 +160,7 @@ impl Host {
             let bucket = (turn % u32::from(BUCKETS)) as u8;
             let asks =
                 (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, cell_quota));
-            let bucket = Bucket::from_number(bucket);
+            let bucket = Bucket(bucket);
             let head = CommandHead { bucket, born_us: 0, sent_at: Timestamp::ORIGIN };
             let asks: Vec<CellRequest> = asks.collect();
             SyncBatch { head, numbers: vec![0; asks.len()], asks }

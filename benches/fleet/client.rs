@@ -7,7 +7,7 @@ use std::path::Path;
 use tidegate::clock::read_boot_nanos;
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::link::Script;
-use tidegate::fleet::reply::{Received, ScriptReply};
+use tidegate::fleet::reply::ScriptReply;
 
 pub(crate) struct Client {
     stream: UnixStream,
@@ -30,7 +30,7 @@ impl Client {
         let start = read_boot_nanos();
         let bytes = self.ask(&command)?;
         let took = read_boot_nanos() - start;
-        let Received { reply, clamped } = ScriptReply::decode(call, &bytes).map_err(io::Error::other)?;
+        let (reply, clamped) = ScriptReply::decode(call, &bytes).map_err(io::Error::other)?;
         if clamped > 0 { Err(io::Error::other("a reply with absurd numbers")) } else { Ok((reply, took)) }
     }
 
@@ -67,7 +67,7 @@ impl Client {
 }
 
 fn packed(call: &ScriptCommand) -> io::Result<Vec<u8>> {
-    let encoded = call.encode().map_err(io::Error::other)?;
+    let encoded = call.encode();
     let mut command = redis::cmd("EVALSHA");
     command.arg(&encoded.script.sha).arg(encoded.keys.len());
     encoded.keys.iter().chain(&encoded.args).for_each(|part| {

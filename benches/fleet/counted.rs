@@ -131,7 +131,8 @@ impl Host {
         counts.talk_nanos += cpu_nanos(|| {
             self.member.tick(at_micros(micros), &mut calls);
             for call in &calls {
-                bytes += call.encode().map_or(0, |encoded| encoded.keys.len() + encoded.args.len());
+                let encoded = call.encode();
+                bytes += encoded.keys.len() + encoded.args.len();
             }
         });
         let mut more = Vec::new();

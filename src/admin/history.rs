@@ -65,7 +65,6 @@ pub(super) struct RateHistory {
     pub(super) seconds: f32,
     /// By full name. Rules that were not there all the while have fewer steps.
     pub(super) rules: HashMap<String, RuleHistory>,
-    /// By name.
     pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
 }
 
@@ -73,7 +72,6 @@ pub(super) struct RateHistory {
 pub(super) struct RuleHistory {
     /// Passed, refused and would-refuse requests per second of each step.
     pub(super) steps: Vec<[f32; OUTCOMES]>,
-    /// The same just now.
     pub(super) now: [f32; OUTCOMES],
 }
 

@@ -19,7 +19,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tracing::debug;
 
-/// The connections of one listener.
 #[derive(Clone, Debug, Default)]
 pub struct HttpConnections {
     open: Arc<Mutex<Vec<Arc<Connection>>>>,
@@ -145,7 +144,6 @@ impl Drop for HttpConnection {
 }
 
 /// How long a peer has for the head of its request, by where it is.
-#[must_use]
 pub fn head_patience(peer: Option<IpAddr>) -> Duration {
     // An address of IPv4 may be written as one of IPv6.
     let is_here = peer.is_some_and(|peer| peer.to_canonical().is_loopback());

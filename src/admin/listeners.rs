@@ -60,16 +60,13 @@ impl AdminSocket {
         }
     }
 
-    /// Removes the path of the socket.
     pub(super) fn close(&mut self) {
         self.listener = None;
     }
 }
 
-/// All of them.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For operators.
     pub admin: AdminSocket,
     /// For metrics, if they are to be had over TCP.
     pub metrics: Option<SocketAddr>,
@@ -116,35 +113,27 @@ async fn serve_operators(
     mut first: Result<UnixListener, String>,
     admin_socket: &mut AdminSocket,
 ) {
+    let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
+    let own = rustix::process::geteuid().as_raw();
     loop {
-        serve_operators_until_removed(admin, first, admin_socket).await;
+        let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
+        // The mode of the socket keeps other users out; this guards against a changed mode.
+        let accept = async || {
+            let (socket, _) = listener.accept().await?;
+            let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+            if user != 0 && user != own {
+                warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
+                return Ok(None);
+            }
+            Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
+        };
+        tokio::select! {
+            () = take_turns(admin, accept) => {}
+            () = admin_socket.await_removal() => {}
+        }
         let path = admin_socket.path.display();
         warn!(%path, "the admin socket was removed or replaced: it is made again");
         first = admin_socket.open();
-    }
-}
-
-/// Serves one admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
-async fn serve_operators_until_removed(
-    admin: &Arc<AdminState>,
-    first: Result<UnixListener, String>,
-    admin_socket: &mut AdminSocket,
-) {
-    let meanwhile = "no admin socket: status, reload and switches do not reach this daemon: it is tried again every second";
-    let listener = retry_until_open(first, async || admin_socket.open(), meanwhile).await;
-    let own = rustix::process::geteuid().as_raw();
-    let accept = async || {
-        let (socket, _) = listener.accept().await?;
-        let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        if user != 0 && user != own {
-            warn!(user, "refused on the admin socket: only root and the daemon's own user may use it");
-            return Ok(None);
-        }
-        Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
-    };
-    tokio::select! {
-        () = take_turns(admin, accept) => {}
-        () = admin_socket.await_removal() => {}
     }
 }
 
@@ -162,7 +151,6 @@ async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, Stri
     take_turns(admin, accept).await;
 }
 
-/// Accepts for ever.
 async fn take_turns<S>(
     admin: &Arc<AdminState>,
     accept: impl AsyncFnMut() -> io::Result<Option<(S, HttpClient, Option<IpAddr>)>>,

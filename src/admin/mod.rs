@@ -1,6 +1,9 @@
 //! OPERATORS: status pages and verbs over HTTP. Nothing is decided here,
 //! and no decision waits for it: a thread of its own, which may be late.
 
+// Public for tests alone.
+#![doc(hidden)]
+
 mod answer;
 mod fleet;
 mod health;
@@ -48,15 +51,11 @@ use crate::state::SnapshotStats;
 /// Shared state of all pages and verbs.
 #[derive(Clone)]
 pub struct AdminState {
-    /// The engine.
     pub engine: Arc<Engine>,
-    /// The daemon's clock.
     pub clock: Arc<Clock>,
     /// The socket that applications connect to.
     pub socket: ServedSocket,
-    /// The counters of the server.
     pub server: Arc<ServerCounters>,
-    /// The counters of the snapshots.
     pub snapshots: Arc<SnapshotStats>,
     /// The counters of the sync task; `None`: the settings name no Redis, or the daemon cannot use it.
     pub fleet: Option<Arc<FleetCounters>>,
@@ -64,9 +63,7 @@ pub struct AdminState {
     pub fleet_failure: Option<Arc<str>>,
     /// The rest of the daemon, as far as operators may read or change it.
     pub control: Arc<dyn DaemonControl>,
-    /// The latest changes by operators and by the guard.
     pub ledger: Arc<ChangeLedger>,
-    /// History of the last ten minutes.
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
@@ -107,7 +104,6 @@ pub trait DaemonControl: Send + Sync {
     /// Returns the rules in force and the result of the last load.
     fn rules(&self) -> RulesRecord;
 
-    /// The process itself.
     fn process(&self) -> ProcessRecord;
 
     /// Reloads the rules and waits for the result.
@@ -138,9 +134,7 @@ pub trait DaemonControl: Send + Sync {
 /// The socket that this daemon serves, so that a command can tell it from another daemon's.
 #[derive(Clone, Debug, Default)]
 pub struct ServedSocket {
-    /// Its path.
     pub path: PathBuf,
-    /// Its file.
     pub file: Arc<SocketFile>,
 }
 
@@ -149,7 +143,6 @@ impl ServedSocket {
     pub const HEADER: &str = "tidegate-socket";
 
     /// Device and inode as the header has them.
-    #[must_use]
     pub fn token((device, inode): (u64, u64)) -> String {
         format!("{device}:{inode}")
     }
@@ -162,7 +155,6 @@ pub struct ProcessRecord {
     pub resident_bytes: u64,
     /// Lines of the log that were dropped, because standard error did not take them.
     pub log_lines_dropped: u64,
-    /// The helper threads.
     pub threads: Vec<ThreadRecord>,
     /// Whether the rules are those of before a crash loop, and the state that it left is set aside.
     pub is_after_crash_loop: bool,
@@ -171,15 +163,12 @@ pub struct ProcessRecord {
 /// A helper thread: one that decisions do not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadRecord {
-    /// Its name.
     pub name: &'static str,
-    /// Whether it runs.
     pub is_running: bool,
     /// How often it was run again after a panic.
     pub restarts: u64,
 }
 
-/// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadResult {
     /// Changes, one line each.

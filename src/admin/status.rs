@@ -92,7 +92,6 @@ pub(crate) struct RuleStatus {
     pub(crate) is_limit: bool,
 }
 
-/// The tables.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MemoryStatus {
@@ -228,7 +227,6 @@ pub struct RulesRecord {
     pub last_success: Option<f64>,
     /// When something last had to be left out.
     pub last_failure: Option<f64>,
-    /// The domains in force.
     pub domains: Vec<DomainInForce>,
     /// Domains whose files have errors, in force by their last good rules.
     pub kept: Vec<Box<str>>,
@@ -241,11 +239,9 @@ pub struct RulesRecord {
     pub lacks_limits: bool,
 }
 
-/// One domain in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DomainInForce {
-    /// Its name.
     pub name: Box<str>,
     /// The fingerprint of its files, in hexadecimal digits.
     pub sha: String,

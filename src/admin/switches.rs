@@ -94,7 +94,6 @@ impl ChangeLedger {
     }
 
     /// Returns warnings: the reports of the guard in the last hour, of rules that have not changed since.
-    #[must_use]
     pub fn warnings(&self, engine: &Engine, now: Now) -> Vec<String> {
         let alarms = self.alarms.lock();
         let stands = |alarm: &Alarm| match alarm.shadow_until {
@@ -144,7 +143,6 @@ pub(crate) struct SwitchesStatus {
     pub(crate) mode: String,
     /// Whether a file `disable` allows everything.
     pub(crate) off: bool,
-    /// Its path.
     pub(crate) off_by: Option<String>,
     #[serde(flatten)]
     pub(crate) held: ActiveSwitchesStatus,
@@ -182,7 +180,6 @@ pub(crate) struct SwitchStatus {
 #[serde(default)]
 pub(crate) struct BlockStatus {
     pub(crate) rule: String,
-    /// Its digest.
     pub(crate) key: String,
     pub(crate) text: Option<String>,
     pub(crate) until: Option<String>,

@@ -36,7 +36,6 @@ impl SharedKey {
 
     /// The fleet-wide name of the key: 14 bytes of digest and two zero bytes. Equal on all hosts with the
     /// same secret.
-    #[must_use]
     pub fn name(&self) -> [u8; 16] {
         u128::from(self.digest).to_le_bytes()
     }
@@ -48,7 +47,6 @@ impl SharedKey {
     }
 
     /// The number of its budget.
-    #[must_use]
     pub const fn budget(&self) -> u64 {
         self.budget
     }
@@ -183,7 +181,6 @@ impl Engine {
     }
 
     /// The fleet budgets of the rules in force, by number.
-    #[must_use]
     pub fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
         Arc::clone(&self.fleet.budgets.lock())
     }
@@ -196,7 +193,6 @@ impl Engine {
     }
 
     /// Whether any key of a share or of permits requested a sync and was not taken yet.
-    #[must_use]
     pub fn has_due_keys(&self) -> bool {
         self.shards.has_due_keys()
     }
@@ -220,7 +216,6 @@ impl Engine {
     }
 
     /// Reads the state of a key without a change.
-    #[must_use]
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
         Some(self.read_share(key, budget, now)?.peek_report(now.at))
     }
@@ -232,7 +227,6 @@ impl Engine {
 
     /// Whether only Redis knows the level of a key of a shared budget: it has not reported it for as long as other hosts
     /// hold tokens.
-    #[must_use]
     pub fn is_unreported(&self, key: Digest, quota: &Quota, now: Now) -> bool {
         let Quota::FleetBudget(quota) = quota else { return false };
         let (Some(number), budgets) = (quota.budget(), self.fleet_budgets()) else { return false };

@@ -48,7 +48,6 @@ pub struct PermitTotals {
 
 impl Engine {
     /// Returns every shared concurrency limit of the rules in force, by number.
-    #[must_use]
     pub fn fleet_concurrency_limits(&self) -> Arc<HashMap<u64, FleetConcurrencyLimit>> {
         Arc::clone(&self.fleet.concurrency_limits.lock())
     }
@@ -216,7 +215,6 @@ impl Engine {
     }
 
     /// Sums this host's part of all keys of each limit, by the number of the limit.
-    #[must_use]
     pub fn sum_permits(&self, now: Now) -> HashMap<u64, PermitTotals> {
         let mut sums: HashMap<u64, PermitTotals> = HashMap::new();
         for shard in 0..SHARDS {

@@ -70,7 +70,6 @@ pub type OnCheckReply = Box<dyn FnOnce(Option<CheckReply>) -> bool + Send>;
 
 impl CheckReply {
     /// Makes an empty reply.
-    #[must_use]
     pub fn new(engine: &Arc<Engine>, at: Now) -> CheckReply {
         CheckReply { engine: Arc::clone(engine), outcomes: Vec::new(), permits: Vec::new(), at }
     }

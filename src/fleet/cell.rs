@@ -30,7 +30,6 @@ impl CellQuota {
     }
 
     /// The minimum time in µs that Redis keeps a cell of this level after a host read it.
-    #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());
         need.div_ceil(self.rate.num()).saturating_mul(self.rate.den()).saturating_add(KEPT_FULL_US)
@@ -74,10 +73,8 @@ pub struct CellReport {
     pub generation: u64,
 }
 
-/// A host's request about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRequest {
-    /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
     pub cell_quota: CellQuota,
@@ -121,14 +118,8 @@ impl CellRequest {
             window.write(to);
         }
     }
-
-    /// The upper bound of the grant: the tokens wanted, rounded up to whole tokens.
-    fn grant_max(&self) -> u64 {
-        self.want.min(AMOUNT_MAX).div_ceil(TOKEN).saturating_mul(TOKEN)
-    }
 }
 
-/// The reply about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellReply {
     /// The remaining level, µtok; negative if hosts allowed more than they held.
@@ -143,9 +134,7 @@ pub struct CellReply {
     pub lost: bool,
     /// The version of the quota in force.
     pub version: u64,
-    /// The generation of the reply.
     pub generation: u64,
-    /// The window part of the reply.
     pub window: Option<WindowReply>,
 }
 
@@ -154,7 +143,8 @@ impl CellReply {
     pub(super) fn read(from: &mut ReplyReader<'_>, ask: &CellRequest, generation: u64) -> CellReply {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let demand = from.amount(2 * DEMAND_MAX);
-        let grant = from.amount(ask.grant_max());
+        // The tokens wanted, rounded up to whole tokens.
+        let grant = from.amount(ask.want.min(AMOUNT_MAX).div_ceil(TOKEN).saturating_mul(TOKEN));
         let whole = grant - grant % TOKEN;
         from.clamped += u32::from(whole != grant);
         let hosts = from.small(HOSTS_MAX);

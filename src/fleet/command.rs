@@ -27,7 +27,6 @@ pub enum ScriptCommand {
     Exact(Payment),
     /// Reports permits and asks for more.
     Permits(PermitCommand),
-    /// A heartbeat.
     Heartbeat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCommand),
@@ -35,27 +34,22 @@ pub enum ScriptCommand {
 
 impl ScriptCommand {
     /// Encodes the command; equal commands give equal bytes.
-    ///
-    /// # Errors
-    /// The command is invalid: it has no entries or too many, or a key twice.
-    pub fn encode(&self) -> Result<RedisCommand<'static>, String> {
+    pub fn encode(&self) -> RedisCommand<'static> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
             ScriptCommand::Permits(permits) => permits.encode(),
             ScriptCommand::Heartbeat(heartbeat) => heartbeat.encode(),
-            ScriptCommand::Version(version) => Ok(version.encode()),
+            ScriptCommand::Version(version) => version.encode(),
         }
     }
 
     /// The number of token cells it asks about ahead of need.
-    #[must_use]
     pub fn cells(&self) -> usize {
         if let ScriptCommand::Sync(batch) = self { batch.asks.len() } else { 0 }
     }
 
     /// The hash tag of all its keys, which decides the server.
-    #[must_use]
     pub fn tag(&self) -> String {
         match self {
             ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
@@ -69,13 +63,12 @@ impl ScriptCommand {
 /// The hash tag of the keys that concern all hosts.
 pub(super) const OF_ALL: &str = "tm";
 
-/// A group of cells that lie in one slot, so that one script can access them.
+/// A group of cells that lie in one slot, so that one script can access them, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Bucket(u8);
+pub struct Bucket(pub u8);
 
 impl Bucket {
     /// The bucket of a key among this many (1 to 256).
-    #[must_use]
     pub fn of(key: &[u8; 16], buckets: u16) -> Bucket {
         let [first, ..] = *key;
         let bucket = u16::from(first).checked_rem(buckets).unwrap_or(0);
@@ -83,24 +76,11 @@ impl Bucket {
         Bucket(u8::try_from(bucket).unwrap_or(0))
     }
 
-    /// Its number.
-    #[must_use]
-    pub fn number(self) -> u8 {
-        self.0
-    }
-
     /// All buckets, however many of them there are.
     pub(super) fn all() -> impl Iterator<Item = Bucket> {
         (0..=u8::MAX).map(Bucket)
     }
 
-    /// The bucket of this number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Bucket {
-        Bucket(number)
-    }
-
-    /// The hash tag of all its keys.
     #[must_use]
     pub fn tag(self) -> String {
         format!("t{:02x}", self.0)
@@ -128,7 +108,6 @@ impl Bucket {
 /// unknown, and the next one about the same keys reports anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandHead {
-    /// The bucket of the cells.
     pub bucket: Bucket,
     /// When Redis created the bucket, by its clock, as of the last reply; 0: unknown.
     pub born_us: u64,
@@ -169,7 +148,6 @@ impl Buckets {
         Buckets(vec![BucketState::default(); usize::from(count.clamp(1, 256))])
     }
 
-    /// The bucket of a key.
     pub(super) fn of(&self, key: &[u8; 16]) -> Bucket {
         Bucket::of(key, u16::try_from(self.0.len()).unwrap_or(u16::MAX))
     }
@@ -226,15 +204,15 @@ pub struct SyncBatch {
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX)?;
+    fn encode(&self) -> RedisCommand<'static> {
+        debug_assert!(are_distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX), "{self:?}");
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
-        Ok(RedisCommand {
+        RedisCommand {
             script: &scripts::SYNC,
             keys: self.head.keys(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
             args: vec![self.head.bytes(), asks.bytes],
-        })
+        }
     }
 }
 
@@ -247,21 +225,18 @@ pub struct Payment {
     pub checks: Vec<CheckPayment>,
 }
 
-/// The payment of one remote check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckPayment {
     /// The number of the check. Not part of the bytes.
     pub number: u64,
-    /// At most [`COSTS_MAX`], with distinct keys.
+    /// At most [`SHORTFALLS_MAX`](crate::engine::SHORTFALLS_MAX), with distinct keys.
     pub costs: Vec<KeyPayment>,
     /// What the request lacks, in the order of the costs. Not part of the bytes.
     pub needs: Vec<Shortfall>,
 }
 
-/// The payment of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPayment {
-    /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
     pub cell_quota: CellQuota,
@@ -274,7 +249,6 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    /// The costs of all checks.
     pub fn costs(&self) -> impl Iterator<Item = &KeyPayment> {
         self.checks.iter().flat_map(|check| &check.costs)
     }
@@ -288,14 +262,13 @@ impl Payment {
         self.costs().count() + check.costs.len() <= CELLS_MAX && !check.costs.iter().any(differs)
     }
 
-    fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        check_count(self.costs().count(), 1..=CELLS_MAX)?;
+    fn encode(&self) -> RedisCommand<'static> {
+        debug_assert!((1..=CELLS_MAX).contains(&self.costs().count()), "{self:?}");
         for check in &self.checks {
-            distinct(check.costs.iter().map(|cost| cost.key), 1..=CELLS_MAX)?;
+            debug_assert!(are_distinct(check.costs.iter().map(|cost| cost.key), 1..=CELLS_MAX), "{self:?}");
         }
-        let of_check =
-            |check: &CheckPayment| u8::try_from(check.costs.len()).map_err(|wrong| wrong.to_string());
-        let counts = self.checks.iter().map(of_check).collect::<Result<_, _>>()?;
+        let count = |check: &CheckPayment| u8::try_from(check.costs.len()).unwrap_or(u8::MAX);
+        let counts = self.checks.iter().map(count).collect();
         let mut costs = ScriptWriter::default();
         for cost in self.costs() {
             cost.cell_quota.write(cost.window.map(|window| window.slots), &mut costs);
@@ -305,11 +278,11 @@ impl Payment {
                 window.write(&mut costs);
             }
         }
-        Ok(RedisCommand {
+        RedisCommand {
             script: &scripts::EXACT,
             keys: self.head.keys(self.costs().map(|cost| (kind(cost.window.is_some()), cost.key))),
             args: vec![self.head.bytes(), costs.bytes, counts],
-        })
+        }
     }
 }
 
@@ -319,31 +292,14 @@ fn kind(is_window: bool) -> char {
     if is_window { 'w' } else { 'q' }
 }
 
-/// Checks the count and the distinctness of keys. A script reads all cells before it writes them, so that a
+/// Whether the keys are distinct, and as many as allowed. A script reads all cells before it writes them, so that a
 /// repeated key would lose its first update.
-pub(super) fn distinct<K: Ord>(
-    keys: impl Iterator<Item = K>,
-    allowed: RangeInclusive<usize>,
-) -> Result<(), String> {
+pub(super) fn are_distinct<K: Ord>(keys: impl Iterator<Item = K>, allowed: RangeInclusive<usize>) -> bool {
     let mut keys: Vec<_> = keys.collect();
-    check_count(keys.len(), allowed)?;
     keys.sort_unstable();
-    match keys.array_windows().any(|[one, next]| one == next) {
-        true => Err("one key twice in one command".to_owned()),
-        false => Ok(()),
-    }
-}
-
-fn check_count(count: usize, allowed: RangeInclusive<usize>) -> Result<(), String> {
-    let (min, max) = (allowed.start(), allowed.end());
-    match allowed.contains(&count) {
-        true => Ok(()),
-        false => Err(format!("{count} in one command, which takes {min} to {max}")),
-    }
+    allowed.contains(&keys.len()) && keys.array_windows().all(|[one, next]| one != next)
 }
 
 /// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a command equals about three cells: twice
 /// the cells per command would raise throughput by 4 %.
 pub const CELLS_MAX: usize = 32;
-/// The most keys of one remote check in a bucket.
-pub const COSTS_MAX: usize = 8;

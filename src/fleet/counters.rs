@@ -26,15 +26,12 @@ pub struct FleetCounters {
 /// The state of the fleet, at most 0.25 s old.
 #[derive(Clone, Debug, Default)]
 pub struct FleetView {
-    /// The name of this host.
     pub host: Host,
     /// Whether any budget is shared; without one the host calls no Redis.
     pub is_needed: bool,
-    /// The mark of this host's fleet secret.
     pub secret: SecretDigest,
     /// Hosts with another fleet secret that were alive at the last heartbeat.
     pub unlike: u32,
-    /// Whether Redis answers.
     pub is_linked: bool,
     /// The host count for shares: `counted`, and at least the number of the settings.
     pub hosts: u32,
@@ -42,35 +39,23 @@ pub struct FleetView {
     pub counted: u32,
     /// Hosts that were alive at the last heartbeat.
     pub alive: u32,
-    /// The smoothed round trip.
     pub round_trip: Duration,
-    /// Events since the start.
     pub counts: SyncCounts,
-    /// Remote checks.
     pub remote_checks: RemoteCheckCounts,
     /// Whether remote checks are stopped although Redis answers: it answers too late.
     pub is_too_slow: bool,
     /// Replies that did not match their command.
     pub undecodable: u64,
-    /// Numbers out of range, clamped.
     pub clamped: u64,
-    /// The state of the fleet overrides.
     pub overrides: OverridesView,
-    /// Outages since the start.
     pub outages: u64,
-    /// Failures of commands and connections, by class.
     pub errors: Vec<(&'static str, u64)>,
-    /// Keys with sync state.
     pub keys: usize,
-    /// Cells answered in the last second.
     pub cells_per_second: u64,
-    /// The Redis servers.
     pub nodes: Vec<NodeStatus>,
-    /// The counters of each budget, by number.
     pub budgets: HashMap<u64, BudgetCounters>,
 }
 
-/// The state of the fleet overrides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OverridesView {
     /// The version of the document in force; 0 without one.
@@ -96,14 +81,12 @@ impl Default for FleetCounters {
 
 impl FleetView {
     /// Returns the view before the first connection: every class of failures is present, at zero.
-    #[must_use]
     pub fn new() -> FleetView {
         FleetView { errors: FailureCounts::default().read(), ..FleetView::default() }
     }
 
     /// Returns the number of hosts that may be cut off from Redis while the others share: this one, which knows of no
     /// other then, or those that Redis misses.
-    #[must_use]
     pub fn cut_off(&self) -> u32 {
         // Before the first heartbeat no host is counted.
         let is_counted = self.alive > 0;
@@ -115,22 +98,17 @@ impl FleetView {
         }
     }
 
-    /// Returns the batches of cells, by outcome.
-    #[must_use]
     pub fn batches(&self) -> [(&'static str, u64); 3] {
         let SyncCounts { batches, unanswered, .. } = self.counts;
         [("answered", batches), ("unanswered", unanswered), ("undecodable", self.undecodable)]
     }
 
     /// Returns the ignored values and entries of the fleet overrides, by reason.
-    #[must_use]
     pub fn rejected_overrides(&self) -> [(&'static str, u64); 4] {
         let [forged, stale, unreadable, unknown] = self.overrides.rejected;
         [("forged", forged), ("stale", stale), ("unreadable", unreadable), ("unknown", unknown)]
     }
 
-    /// Returns the remote checks, by outcome.
-    #[must_use]
     pub fn remote_checks(&self) -> [(&'static str, u64); 3] {
         let RemoteCheckCounts { answered, missed, declined, .. } = self.remote_checks;
         [("answered", answered), ("late", missed), ("declined", declined)]
@@ -138,14 +116,11 @@ impl FleetView {
 }
 
 impl FleetCounters {
-    /// The current view.
-    #[must_use]
     pub fn read(&self) -> Arc<FleetView> {
         self.view.load_full()
     }
 
     /// The age of the last reply; `None` before the first.
-    #[must_use]
     pub fn staleness(&self, now: Timestamp) -> Option<Duration> {
         let heard = self.heard.load(Ordering::Relaxed);
         (heard > 0).then(|| now.since(Timestamp::from_nanos(heard)))

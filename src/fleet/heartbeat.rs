@@ -1,7 +1,7 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
 use super::cell::HOSTS_MAX;
-use super::command::{Host, distinct};
+use super::command::{Host, are_distinct};
 use super::link::RedisCommand;
 use super::scripts;
 use super::secrets::SecretDigest;
@@ -9,34 +9,26 @@ use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 use crate::engine::PoolLoad;
 use crate::terms::hex;
 
-/// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The host.
     pub host: Host,
-    /// The host's epoch.
     pub epoch: u64,
     /// The number of this heartbeat in the epoch. Its pool reports replace those of earlier heartbeats.
     pub seq: u64,
     /// The host's pools, at most [`POOLS_MAX`], each once.
     pub pools: Vec<PoolReport>,
-    /// The mark of the host's fleet secret.
     pub secret: SecretDigest,
 }
 
-/// The load of one pool on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// The pool's name.
     pub pool: String,
     /// The load; all zeros if the pool was removed.
     pub load: PoolLoad,
 }
 
-/// The reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// Live hosts.
     pub hosts: u32,
     /// The pools in the order of the heartbeat.
     pub pools: Vec<FleetPoolLoad>,
@@ -46,13 +38,9 @@ pub struct HeartbeatReply {
     pub is_name_taken: bool,
 }
 
-/// The load of one pool on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetPoolLoad {
-    /// The sum over the hosts.
     pub load: PoolLoad,
-    /// The number of hosts in the sum.
-    pub hosts: u32,
     /// A later heartbeat under this host name came first, so this one was ignored.
     pub is_overtaken: bool,
     /// Redis lost earlier reports, and some hosts may not have reported again yet.
@@ -60,8 +48,9 @@ pub struct FleetPoolLoad {
 }
 
 impl Heartbeat {
-    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.pools.iter().map(|report| &report.pool), 0..=POOLS_MAX)?;
+    pub(super) fn encode(&self) -> RedisCommand<'static> {
+        let names = self.pools.iter().map(|report| &report.pool);
+        debug_assert!(are_distinct(names, 0..=POOLS_MAX), "{self:?}");
         let of_secret = format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes();
         let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, b"tg:{tm}:epochs".to_vec()];
         let mut reports = ScriptWriter::default();
@@ -75,7 +64,7 @@ impl Heartbeat {
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(&self.host).into_bytes(), number.bytes, reports.bytes];
-        Ok(RedisCommand { script: &scripts::HEARTBEAT, keys, args })
+        RedisCommand { script: &scripts::HEARTBEAT, keys, args }
     }
 
     pub(super) fn read(&self, from: &mut ReplyReader<'_>) -> HeartbeatReply {
@@ -90,13 +79,11 @@ impl Heartbeat {
 impl FleetPoolLoad {
     fn read(from: &mut ReplyReader<'_>) -> FleetPoolLoad {
         let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
-        let hosts = from.small(HOSTS_MAX);
         let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
-        FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, hosts, is_overtaken, may_lack }
+        FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, is_overtaken, may_lack }
     }
 }
 
-/// The most pools in one heartbeat.
 pub const POOLS_MAX: usize = 64;
 /// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;

@@ -4,7 +4,6 @@
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// The greatest recent host count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostCount {
     hosts: u32,
@@ -58,7 +57,6 @@ impl Absence {
         }
     }
 
-    /// Records the number of hosts that Redis counts.
     pub(super) fn counted(&mut self, alive: u32, now: Timestamp) {
         if self.cut_off.is_none_or(|cut_off| now >= cut_off.after(COUNTED)) {
             self.alive = alive;
@@ -78,40 +76,3 @@ const COUNTED: Duration = Duration::from_secs(5);
 
 /// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer has left.
 const BACK_BY: Duration = Duration::from_secs(7);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn second(second: u64) -> Timestamp {
-        Timestamp::from_nanos(second * 1_000_000_000)
-    }
-
-    #[test]
-    fn more_count_at_once_and_fewer_after_half_a_minute() {
-        let mut count = HostCount::default();
-        let at = |count: &mut HostCount, from: u64, alive: u32| {
-            (0..4).map(|more| count.update(alive, second(from + more))).last()
-        };
-        assert_eq!(at(&mut count, 0, 3), Some(3));
-        assert_eq!(at(&mut count, 4, 10), Some(10), "the last time at second 7");
-        for from in (8..36).step_by(4) {
-            let alive = if from == 20 { 8 } else { 4 };
-            assert_eq!(at(&mut count, from, alive), Some(10), "at second {from}");
-        }
-        assert_eq!(at(&mut count, 36, 4), Some(8), "the most since");
-        for from in (40..64).step_by(4) {
-            assert_eq!(at(&mut count, from, 4), Some(8), "at second {from}");
-        }
-        assert_eq!(at(&mut count, 64, 4), Some(4));
-        assert_eq!(at(&mut count, 68, 0), Some(4), "this one is always there");
-    }
-
-    #[test]
-    fn keeps_hosts_that_return_after_an_outage() {
-        let mut count = HostCount::default();
-        assert_eq!(count.update(100, second(0)), 100);
-        assert_eq!(count.update(1, second(60)), 100);
-        assert_eq!(count.update(40, second(61)), 100);
-    }
-}

@@ -8,12 +8,9 @@ use super::command::Host;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-/// A host identity and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The host's name among the others.
     pub host: Host,
-    /// The epoch, larger at each start.
     pub epoch: u64,
     /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
@@ -23,8 +20,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes a new identity.
-    #[must_use]
     pub fn fresh(marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let (host, chance) = split(random);
         Identity { host, epoch: epoch(1, chance), hosts: 1, starts: 1, machine: machine(&host, marks) }
@@ -32,7 +27,6 @@ impl Identity {
 
     /// The stored identity with the next epoch if this machine wrote it, else a new identity. `marks`
     /// distinguish this machine from others.
-    #[must_use]
     pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let before = kept.and_then(Identity::read);
         let before = before.filter(|before| before.machine == machine(&before.host, marks));
@@ -42,20 +36,15 @@ impl Identity {
         Identity { starts, epoch: epoch(starts, split(random).1), ..before }
     }
 
-    /// Whether this is the first start under this name.
-    #[must_use]
     pub fn is_new(&self) -> bool {
         self.starts == 1
     }
 
     /// The same epoch under another name, for a host whose name is taken by another.
-    #[must_use]
     pub fn renamed(&self, host: Host, marks: &[Vec<u8>]) -> Identity {
         Identity { host, machine: machine(&host, marks), ..*self }
     }
 
-    /// The bytes to store.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -118,58 +107,3 @@ const BYTES: usize = 8 + 16 + 16 + 4 + 4 + 16;
 const LIFE_BITS: u32 = 20;
 
 const CHANCE_BITS: u32 = 19;
-
-#[cfg(test)]
-mod tests {
-    use super::{BYTES, Identity};
-
-    fn marks(machine: &str) -> Vec<Vec<u8>> {
-        vec![machine.into(), b"web-1".to_vec(), b"02:42:ac:11:00:02".to_vec()]
-    }
-
-    #[test]
-    fn a_restart_is_the_next_life_of_the_same_host() {
-        let mut before = Identity::fresh(&marks("m1"), [1; 32]);
-        before.hosts = 7;
-        for life in 2..50 {
-            let kept = before.to_bytes();
-            assert_eq!(kept.len(), BYTES);
-            let next = Identity::next(Some(&kept), &marks("m1"), [life; 32]);
-            assert_eq!((next.host, next.hosts), (before.host, 7));
-            assert!(next.epoch > before.epoch);
-            before = next;
-        }
-    }
-
-    #[test]
-    fn a_copy_on_another_machine_is_somebody_else() {
-        let kept = Identity::fresh(&marks("m1"), [1; 32]).to_bytes();
-        let same = Identity::next(Some(&kept), &marks("m1"), [2; 32]);
-        let copy = Identity::next(Some(&kept), &marks("m2"), [2; 32]);
-        assert_ne!(copy.host, same.host);
-        assert_eq!(copy, Identity::fresh(&marks("m2"), [2; 32]), "nothing of it is taken over");
-        // Marks split at another boundary give another digest.
-        let split = [b"m".to_vec(), b"1web-1".to_vec(), marks("")[2].clone()];
-        assert_ne!(Identity::next(Some(&kept), &split, [2; 32]).host, same.host);
-    }
-
-    #[test]
-    fn what_is_damaged_is_not_gone_by() {
-        let good = Identity::fresh(&marks("m1"), [1; 32]);
-        let fresh = Identity::fresh(&marks("m1"), [9; 32]);
-        assert_eq!(Identity::next(None, &marks("m1"), [9; 32]), fresh);
-        for length in 0..BYTES {
-            let kept = good.to_bytes();
-            assert_eq!(Identity::next(Some(&kept[..length]), &marks("m1"), [9; 32]), fresh);
-            let mut turned = kept.clone();
-            turned[length] ^= 1;
-            assert_eq!(Identity::next(Some(&turned), &marks("m1"), [9; 32]), fresh, "byte {length}");
-        }
-    }
-
-    #[test]
-    fn who_has_another_name_keeps_it() {
-        let renamed = Identity::fresh(&marks("m1"), [1; 32]).renamed([5; 16], &marks("m1"));
-        assert_eq!(Identity::next(Some(&renamed.to_bytes()), &marks("m1"), [2; 32]).host, [5; 16]);
-    }
-}

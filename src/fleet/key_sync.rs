@@ -405,4 +405,4 @@ const OVER_AFTER: u32 = 8;
 const MICROS: u64 = 1_000_000;
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;

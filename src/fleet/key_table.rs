@@ -8,7 +8,6 @@ use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// A table of entries, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
     entries: Slab<KeySync>,
@@ -62,7 +61,6 @@ impl KeyTable {
         self.entries.iter().map(|(number, _)| number).collect()
     }
 
-    /// All entries.
     pub(super) fn entries(&self) -> impl Iterator<Item = &KeySync> {
         self.entries.iter().map(|(_, entry)| entry)
     }

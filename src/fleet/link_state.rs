@@ -14,7 +14,6 @@ use super::rng::Rng;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// The state of the link to one Redis.
 #[derive(Clone, Debug)]
 pub struct LinkState {
     linked: bool,
@@ -28,19 +27,15 @@ pub struct LinkState {
 
 impl LinkState {
     /// Starts without a link; a heartbeat is due at once.
-    #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
         LinkState { linked: false, waiting: None, is_refusing: false, heartbeat: now, rng: Rng::new(seed) }
     }
 
-    /// Whether Redis answers.
-    #[must_use]
     pub fn is_linked(&self) -> bool {
         self.linked
     }
 
     /// The next time to check if no event comes before: a heartbeat is due or an outage begins.
-    #[must_use]
     pub fn next(&self, is_connected: bool, timeout: Duration) -> Timestamp {
         self.silent_until(is_connected, timeout).map_or(self.heartbeat, |until| until.min(self.heartbeat))
     }
@@ -61,7 +56,6 @@ impl LinkState {
         }
     }
 
-    /// Records that a command of any kind was sent.
     pub fn sent(&mut self, now: Timestamp) {
         self.waiting.get_or_insert(now);
     }
@@ -138,67 +132,3 @@ const REFUSED_MAX: Duration = Duration::from_millis(100);
 const PROBE_MIN: Duration = Duration::from_millis(100);
 
 const PROBE_SPAN: Duration = Duration::from_millis(900);
-
-#[cfg(test)]
-mod tests {
-    use super::LinkState;
-    use crate::clock::Timestamp;
-    use std::time::Duration;
-
-    #[test]
-    fn who_has_just_been_heard_asks_soon_again_how_many_there_are() {
-        let start = Timestamp::default();
-        let at = |ms: u64| start.after(Duration::from_millis(ms));
-        let mut link = LinkState::new(1, start);
-        let mut heartbeats = Vec::new();
-        for ms in 0..2_500 {
-            if link.accepts_heartbeat(at(ms)) {
-                heartbeats.push(ms);
-                link.sent(at(ms));
-                link.record_reply(at(ms));
-            }
-        }
-        assert_eq!(heartbeats, [0, 250, 1_250, 2_250]);
-    }
-
-    #[test]
-    fn refusals_are_an_outage_after_a_tenth_of_a_second_unless_a_command_runs() {
-        let start = Timestamp::default();
-        let at = |ms: u64| start.after(Duration::from_millis(ms));
-        for (ran_at_ms, is_linked) in [(None, false), (Some(99), true)] {
-            let mut link = LinkState::new(1, start);
-            link.record_reply(start);
-            link.sent(start);
-            link.record_refusal();
-            link.detect_outage(true, Duration::from_millis(250), at(100));
-            assert!(link.is_linked());
-            ran_at_ms.into_iter().for_each(|ms| link.record_reply(at(ms)));
-            link.sent(at(100));
-            link.detect_outage(true, Duration::from_millis(250), at(201));
-            assert_eq!(link.is_linked(), is_linked, "a command ran at {ran_at_ms:?} ms");
-        }
-    }
-
-    #[test]
-    fn silence_is_an_outage_after_a_second_and_sooner_where_there_is_no_connection() {
-        let start = Timestamp::default();
-        let at = |ms: u64| start.after(Duration::from_millis(ms));
-        let quick = Duration::from_millis(250);
-        for (is_connected, timeout, silent_ms, is_outage) in [
-            (true, quick, 1_000, false),
-            (true, quick, 1_001, true),
-            (true, Duration::from_secs(2), 2_000, false),
-            (true, Duration::from_secs(2), 2_001, true),
-            (false, Duration::from_secs(2), 300, false),
-            (false, Duration::from_secs(2), 301, true),
-        ] {
-            let mut link = LinkState::new(1, start);
-            link.record_reply(start);
-            link.detect_outage(is_connected, timeout, at(60_000));
-            assert!(link.is_linked(), "nobody waits for anything");
-            link.sent(start);
-            link.detect_outage(is_connected, timeout, at(silent_ms));
-            assert_eq!(link.is_linked(), !is_outage, "{is_connected} {timeout:?} {silent_ms}");
-        }
-    }
-}

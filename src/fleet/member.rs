@@ -16,16 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 
-/// This host as a member of the fleet.
-#[derive(Debug)]
 pub struct HostMember {
     engine: Arc<Engine>,
     status: Arc<FleetStatus>,
-    /// The sync of budgets.
     pub sync: Sync,
-    /// The permits of concurrency limits.
     pub permits: PermitSync,
-    /// The remote checks.
     pub remote_checks: PendingChecks,
     host_count: HostCount,
     /// When the loss of the data of Redis was last logged.
@@ -34,7 +29,6 @@ pub struct HostMember {
 
 impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
-    #[must_use]
     pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
         let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&status)),
@@ -71,14 +65,11 @@ impl HostMember {
         }
     }
 
-    /// Whether any rule has a fleet budget.
-    #[must_use]
     pub fn has_budgets(&self) -> bool {
         !self.sync.budgets.is_empty() || !self.permits.limits.is_empty()
     }
 
     /// The counters of every budget and limit that was synced or whose version is known, by its number.
-    #[must_use]
     pub fn counters(&self, now: Timestamp) -> HashMap<u64, BudgetCounters> {
         let synced = self.sync.tallies(now).chain(self.permits.tallies(now));
         let mut counters: HashMap<u64, BudgetCounters> = synced.collect();
@@ -114,7 +105,6 @@ impl HostMember {
     }
 
     /// Whether a tick would make no command now and end no remote check.
-    #[must_use]
     pub fn is_quiet(&self, now: Timestamp) -> bool {
         let is_due = || self.sync.next() <= now || self.permits.next() <= now;
         !self.engine.has_due_keys()
@@ -122,7 +112,6 @@ impl HostMember {
             && !(self.status.is_redis_reachable() && is_due())
     }
 
-    /// Makes the commands due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);
         self.remote_checks.tick(now);

@@ -2,6 +2,9 @@
 //!
 //! No request waits for this module unless its rule asks for remote checks.
 
+// Public for the simulation and for tests alone.
+#![doc(hidden)]
+
 pub mod cell;
 pub mod command;
 pub mod counters;

@@ -29,7 +29,6 @@ use tracing::warn;
 /// An authenticated document. The default has version 0 and no bytes: no operator has changed anything.
 #[derive(Debug, Default)]
 pub struct OverridesDocument {
-    /// The bytes as stored in Redis.
     pub bytes: Vec<u8>,
     /// The document of the highest version is in force.
     pub version: u64,
@@ -63,7 +62,6 @@ enum OverrideEntry {
 
 impl OverridesDocument {
     /// Reads a document; `None` if the key does not authenticate it.
-    #[must_use]
     pub fn open(bytes: &[u8], key: &OverridesKey) -> Option<OverridesDocument> {
         let body = key.verify(REDIS_KEY, bytes).filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
         let (version, json) = body.split_first_chunk()?;
@@ -77,7 +75,6 @@ impl OverridesDocument {
     }
 
     /// The overrides in force at `now`.
-    #[must_use]
     pub fn overrides(&self, now: Now) -> FleetOverrides {
         let mut overrides =
             FleetOverrides { document: self.bytes.as_slice().into(), ..FleetOverrides::default() };

@@ -10,7 +10,7 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::command::{Bucket, Buckets, CELLS_MAX, CommandHead, Host, ScriptCommand, distinct};
+use super::command::{Bucket, Buckets, CELLS_MAX, CommandHead, Host, ScriptCommand, are_distinct};
 use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
@@ -38,7 +38,6 @@ pub struct PermitCommand {
 /// The part of a command for one key. Members have numbers on each host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitRequest {
-    /// The name of the key.
     pub key: [u8; 16],
     /// The permits of the whole fleet.
     pub max: u32,
@@ -46,24 +45,24 @@ pub struct PermitRequest {
     pub wanted: Vec<u32>,
     /// Members to renew, or to add in any case.
     pub kept: Vec<u32>,
-    /// Members to remove.
     pub dropped: Vec<u32>,
     /// Whether all members of this host are among `wanted` and `kept`. Not part of the bytes.
     pub is_whole: bool,
 }
 
-/// The part of a reply for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPermitReply {
     /// How many of the wanted members were added; `None`: Redis has lost the set.
     pub added: Option<u32>,
-    /// Members of all hosts.
     pub members: u32,
 }
 
 impl PermitCommand {
-    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, String> {
-        distinct(self.requests.iter().map(|request| request.key), 1..=CELLS_MAX)?;
+    pub(super) fn encode(&self) -> RedisCommand<'static> {
+        debug_assert!(
+            are_distinct(self.requests.iter().map(|request| request.key), 1..=CELLS_MAX),
+            "{self:?}"
+        );
         let mut bytes = ScriptWriter::default();
         for request in &self.requests {
             let numbers = [&request.dropped, &request.kept, &request.wanted];
@@ -71,11 +70,11 @@ impl PermitCommand {
             numbers.iter().rev().for_each(|numbers| bytes.small(u32::try_from(numbers.len()).unwrap_or(0)));
             numbers.into_iter().flatten().for_each(|number| bytes.small(*number));
         }
-        Ok(RedisCommand {
+        RedisCommand {
             script: &scripts::PERMITS,
             keys: self.head.keys(self.requests.iter().map(|request| ('m', request.key))),
             args: vec![self.head.bytes(), self.host.to_vec(), bytes.bytes],
-        })
+        }
     }
 }
 
@@ -93,7 +92,6 @@ impl KeyPermitReply {
     }
 }
 
-/// The permits of this host.
 #[derive(Debug)]
 pub struct PermitSync {
     pub(super) limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
@@ -106,8 +104,8 @@ pub struct PermitSync {
     /// Until then other hosts may not have renewed their members of a bucket after a loss.
     closed_until: HashMap<Bucket, Timestamp>,
     rng: Rng,
-    /// Requests for a permit of a key whose answer is unknown.
-    unanswered: Vec<(SharedKey, usize)>,
+    /// Requests for a permit of a key whose answer is unknown, until they are ended.
+    pub(super) unanswered: Vec<(SharedKey, usize)>,
     tallies: Tallies,
 }
 
@@ -194,7 +192,6 @@ impl KeyPermits {
 }
 
 impl PermitSync {
-    /// Makes the state of a host that has sent nothing yet.
     pub(super) fn new(buckets: u16, seed: u64) -> PermitSync {
         PermitSync {
             limits: Arc::default(),
@@ -215,19 +212,15 @@ impl PermitSync {
         self.limits = limits;
     }
 
-    /// The number of keys with permits.
-    #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
-    /// The counters of each limit, by number.
     pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.tallies.each(now)
     }
 
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
-    #[must_use]
     pub fn next(&self) -> Timestamp {
         let renewal = self.renewals.peek().map_or(super::key_table::NEVER, |Reverse((at, _))| *at);
         if self.due.is_empty() { renewal } else { Timestamp::ORIGIN }
@@ -254,12 +247,6 @@ impl PermitSync {
         self.keys.get(&key.name()).map_or(0, |permits| permits.requested + permits.wanted)
     }
 
-    /// Takes the numbers of requests whose answer is unknown, since the last call.
-    pub(super) fn take_unanswered(&mut self) -> Vec<(SharedKey, usize)> {
-        std::mem::take(&mut self.unanswered)
-    }
-
-    /// Emits the commands that are due now.
     pub(super) fn tick(&mut self, host: Host, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         engine.take_due_permit_keys(&mut self.due);
         while let Some(Reverse((_, name))) = self.renewals.peek().filter(|Reverse((at, _))| *at <= now.at) {
@@ -283,7 +270,6 @@ impl PermitSync {
         out.extend(rest.map(|(bucket, batch)| self.command(bucket, host, batch, now.at)));
     }
 
-    /// Returns the due requests of a key.
     fn look(&mut self, key: SharedKey, engine: &Engine, now: Now) -> Vec<PermitRequest> {
         let limits = Arc::clone(&self.limits);
         let known = self.keys.get(&key.name()).map(|permits| permits.key.budget());
@@ -320,7 +306,6 @@ impl PermitSync {
         ScriptCommand::Permits(PermitCommand { head, host, requests })
     }
 
-    /// Applies the reply to a command.
     pub(super) fn answered(
         &mut self,
         command: &PermitCommand,
@@ -405,7 +390,6 @@ impl PermitSync {
         self.renew_soon(now);
     }
 
-    /// Whether any command is unanswered.
     pub(super) fn has_commands(&self) -> bool {
         self.buckets.has_commands()
     }

@@ -9,27 +9,25 @@
 //! ```
 
 mod breaker;
-mod permits;
 
 use super::cell::{LastReply, TOKEN};
 use super::command::{Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
+use super::permits::PermitSync;
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
 use super::sync::Sync;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, Shortfall,
-    Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, KeyCheckReply, OnCheckReply, RemoteChecker, SharedKey,
+    Shortfall, Shortfalls,
 };
 use breaker::Breaker;
-use permits::PermitQueue;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
-/// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCheckCounts {
     /// Checks answered while their requests waited, with either outcome.
@@ -42,13 +40,9 @@ pub struct RemoteCheckCounts {
     pub stopped: u64,
 }
 
-/// A pending request on its way to the sync task.
 pub struct WaitingRequest {
-    /// The tokens and permits that the request lacks.
     pub shortfalls: Arc<Shortfalls>,
-    /// The deadline of the request.
     pub due: Timestamp,
-    /// Runs with the outcome.
     pub on_reply: OnCheckReply,
 }
 
@@ -56,12 +50,6 @@ pub struct WaitingRequest {
 impl RemoteChecker for Sender<WaitingRequest> {
     fn start_check(&self, shortfalls: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
         self.try_send(WaitingRequest { shortfalls, due, on_reply }).is_ok()
-    }
-}
-
-impl std::fmt::Debug for WaitingRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WaitingRequest").field("shortfalls", &self.shortfalls).finish_non_exhaustive()
     }
 }
 
@@ -78,11 +66,9 @@ pub struct PendingChecks {
     last_replies: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
     breaker: Breaker,
-    /// The outcomes since the start.
     pub counts: RemoteCheckCounts,
 }
 
-/// A remote check whose request waits.
 struct PendingCheck {
     begun: Timestamp,
     /// The longest wait of its request, which ends at `due`.
@@ -103,9 +89,17 @@ impl PendingCheck {
     }
 }
 
+/// The checks that wait for a permit of one key, by number, oldest first.
+#[derive(Debug)]
+struct PermitQueue {
+    key: SharedKey,
+    checks: VecDeque<u64>,
+    /// The last ones, for which no command has been sent.
+    new: usize,
+}
+
 impl PendingChecks {
     /// Makes the state without pending requests. `seed` is random.
-    #[must_use]
     pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, buckets: u16, seed: u64) -> PendingChecks {
         PendingChecks {
             engine,
@@ -166,7 +160,6 @@ impl PendingChecks {
         out.push(ScriptCommand::Exact(Payment { head, checks: vec![check] }));
     }
 
-    /// Ends the checks past their deadlines.
     pub fn tick(&mut self, now: Now) {
         self.expire(now.at);
         if self.status.is_redis_reachable() {
@@ -175,18 +168,14 @@ impl PendingChecks {
     }
 
     /// Whether no check is pending and no payment unanswered.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.checks.is_empty() && self.queues.is_empty() && !self.has_commands()
     }
 
-    /// Whether any payment is unanswered.
-    #[must_use]
     pub fn has_commands(&self) -> bool {
         self.buckets.has_commands()
     }
 
-    /// Handles the reply to a payment.
     pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<PaymentResult>, now: Now) {
         // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
@@ -259,7 +248,6 @@ impl PendingChecks {
         costs.keys().all(|bucket| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
     }
 
-    /// Passes the outcome of a payment to its check.
     fn settle(
         &mut self,
         check: &CheckPayment,
@@ -325,6 +313,83 @@ impl PendingChecks {
         }
     }
 
+    /// Queues a check for each permit that its request lacks. Returns how many.
+    fn queue_for_permits(&mut self, shortfalls: &Shortfalls, number: u64) -> usize {
+        let mut permits = 0;
+        for need in shortfalls.needs.iter().filter(|need| need.is_permit) {
+            permits += 1;
+            let position = self.queues.iter().position(|queue| queue.key.name() == need.key.name());
+            let position = position.unwrap_or(self.queues.len());
+            if position == self.queues.len() {
+                self.queues.push(PermitQueue { key: need.key, checks: VecDeque::new(), new: 0 });
+            }
+            if let Some(queue) = self.queues.get_mut(position) {
+                // The limit that holds now: that of an override counts the same leases.
+                queue.key = need.key;
+                queue.checks.push_back(number);
+                queue.new += 1;
+            }
+        }
+        permits
+    }
+
+    /// Grants free permits to waiting checks and requests the missing ones. Call it after checks were queued, after a
+    /// reply about permits, and at each iteration of the sync task.
+    pub fn tend_permits(&mut self, permits: &mut PermitSync, now: Now) {
+        let unanswered = std::mem::take(&mut permits.unanswered);
+        if self.queues.is_empty() {
+            return;
+        }
+        self.expire(now.at);
+        for mut queue in std::mem::take(&mut self.queues) {
+            self.grant(&mut queue, now);
+            let unanswered = unanswered.iter().filter(|(key, _)| key.name() == queue.key.name());
+            let unanswered = unanswered.map(|(_, count)| count).sum();
+            let requested = permits.requested(&queue.key);
+            self.end(&mut queue, requested, unanswered, now);
+            let new = std::mem::take(&mut queue.new);
+            if new > 0 {
+                permits.request(queue.key, new, &self.engine, now);
+            }
+            if !queue.checks.is_empty() {
+                self.queues.push(queue);
+            }
+        }
+    }
+
+    /// Grants the idle permits of this host to the oldest checks.
+    fn grant(&mut self, queue: &mut PermitQueue, now: Now) {
+        queue.checks.retain(|number| self.checks.contains_key(number));
+        queue.new = queue.new.min(queue.checks.len());
+        let limits = self.engine.fleet_concurrency_limits();
+        let Some(limit) = limits.get(&queue.key.budget()) else { return };
+        while let Some(number) = queue.checks.front().copied() {
+            let Some(permit) = self.engine.claim_permit(&queue.key, limit, now) else { return };
+            queue.checks.pop_front();
+            let Some(open) = self.checks.get_mut(&number) else {
+                unreachable!("a permit claimed for no check would stay reserved")
+            };
+            open.reply.add_permit(permit);
+            self.end_part(number, now);
+            queue.new = queue.new.min(queue.checks.len());
+        }
+    }
+
+    /// Ends the checks that no command will get a permit for, the youngest first: Redis has refused them, or its reply
+    /// is unknown.
+    fn end(&mut self, queue: &mut PermitQueue, requested: usize, mut unanswered: usize, now: Now) {
+        while queue.checks.len() > queue.new + requested {
+            let youngest = queue.checks.len() - queue.new - 1;
+            let Some(number) = queue.checks.remove(youngest) else { return };
+            if unanswered > 0 {
+                unanswered -= 1;
+                self.end_unanswered(number, now.at);
+            } else {
+                self.end_part(number, now);
+            }
+        }
+    }
+
     /// Ends the checks past their deadlines; payments answered later are refunded.
     fn expire(&mut self, now: Timestamp) {
         if now < self.due_min {
@@ -343,12 +408,6 @@ impl PendingChecks {
         for (_, open) in self.checks.extract_if(|_, open| open.wait <= wait) {
             open.end_unanswered(&mut self.counts);
         }
-    }
-}
-
-impl std::fmt::Debug for PendingChecks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PendingChecks").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
 

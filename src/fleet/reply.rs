@@ -7,27 +7,12 @@ use super::permits::KeyPermitReply;
 use super::window::WindowReply;
 use super::wire::{EXACT_MAX, ReplyReader};
 
-/// A decoded reply, and the number of clamped values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// The reply.
-    pub reply: ScriptReply,
-    /// Numbers that were out of range and were clamped.
-    pub clamped: u32,
-}
-
-/// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptReply {
-    /// To [`ScriptCommand::Sync`].
     Sync(CommandReply<CellReply>),
-    /// To [`ScriptCommand::Exact`].
     Exact(CommandReply<PaymentResult>),
-    /// To [`ScriptCommand::Permits`].
     Permits(CommandReply<KeyPermitReply>),
-    /// To [`ScriptCommand::Heartbeat`].
     Heartbeat(HeartbeatReply),
-    /// To [`ScriptCommand::Version`].
     Version(u64),
 }
 
@@ -49,10 +34,6 @@ pub struct PaymentResult {
     pub level: i64,
     /// How long this cost has to wait; a check pays only if none of its costs waits.
     pub wait: CostCover,
-    /// The cell expired early, and restarts empty.
-    pub lost: bool,
-    /// The version of the rule's numbers in force.
-    pub version: u64,
     /// The window's part of the reply; `None` for a bucket.
     pub window: Option<WindowReply>,
 }
@@ -69,11 +50,11 @@ pub enum CostCover {
 }
 
 impl ScriptReply {
-    /// Decodes the bytes of a reply to a command.
+    /// Decodes the bytes of a reply to a command. Returns also how many numbers were out of range, and were clamped.
     ///
     /// # Errors
     /// Bytes of the wrong length.
-    pub fn decode(command: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
+    pub fn decode(command: &ScriptCommand, bytes: &[u8]) -> Result<(ScriptReply, u32), ReplyFault> {
         let mut from = ReplyReader::of(bytes);
         let reply = match command {
             ScriptCommand::Sync(batch) => {
@@ -117,11 +98,7 @@ impl PaymentResult {
             0 => CostCover::No,
             us => u64::try_from(us).map_or(CostCover::Never, CostCover::Until),
         };
-        let lost = from.byte();
-        from.clamped += u32::from(lost > 1);
-        let version = from.amount(EXACT_MAX);
-        let window = is_window.then(|| WindowReply::read(from));
-        PaymentResult { level, wait, lost: lost != 0, version, window }
+        PaymentResult { level, wait, window: is_window.then(|| WindowReply::read(from)) }
     }
 }
 

@@ -15,13 +15,10 @@ use crate::engine::{Claim, Engine, HostReadings, OtherHostsSums, PoolLoad};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The reports and claims of this host's pools.
 #[derive(Debug, Default)]
 pub struct Reserves {
     pools: BTreeMap<Box<str>, ReserveUpdate>,
-    /// The sequence number of the last heartbeat.
     seq: u64,
-    /// When the last reports were made.
     reported_at: Timestamp,
     /// The last reports and their time, until they are answered: at most one heartbeat with reports is in flight.
     in_flight: Option<(Vec<PoolReport>, Timestamp)>,
@@ -71,10 +68,13 @@ impl Reserves {
         self.reported_at = now;
         let mut reports = Vec::new();
         for (name, pool) in self.pools.iter_mut().filter(|(_, pool)| !pool.is_removed) {
+            if !pool.is_known(now) {
+                pool.claim = Claim::new(&pool.here);
+            }
             let load = PoolLoad {
                 slots: u64::from(pool.here.slots),
                 critical: u64::from(pool.critical),
-                noncritical: u64::from(pool.next_claim(now)),
+                noncritical: u64::from(pool.claim.update_and_publish(&pool.here, now)),
             };
             pool.here.refused_since_publish = false;
             // From now on the engine admits no more than the reduced claim.
@@ -92,8 +92,6 @@ impl Reserves {
         (self.seq, reports)
     }
 
-    /// Whether there is no pool to report.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
@@ -130,18 +128,14 @@ impl Reserves {
 }
 
 impl ReserveUpdate {
-    /// Returns the claim to report: a number of non-critical requests.
-    fn next_claim(&mut self, now: Timestamp) -> u32 {
-        if !self.is_known(now) {
-            self.claim = Claim::new(&self.here);
-        }
-        self.claim.update_and_publish(&self.here, now)
-    }
-
     /// Applies the reply to a report sent at `sent`.
     fn apply_reply(&mut self, load: &PoolLoad, reply: &FleetPoolLoad, sent: Timestamp) {
         self.reported_at = Some(sent);
-        self.elsewhere = elsewhere(reply, load);
+        self.elsewhere = PoolLoad {
+            slots: reply.load.slots.saturating_sub(load.slots),
+            critical: reply.load.critical.saturating_sub(load.critical),
+            noncritical: reply.load.noncritical.saturating_sub(load.noncritical),
+        };
         // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
         self.claim.apply_sums(self.elsewhere, &self.here, !reply.may_lack, sent);
     }
@@ -158,15 +152,6 @@ impl ReserveUpdate {
     /// Whether the last reply is still valid.
     fn is_known(&self, now: Timestamp) -> bool {
         self.reported_at.is_some_and(|reported_at| now.since(reported_at) < KNOWN)
-    }
-}
-
-/// The sums over all other hosts.
-fn elsewhere(reply: &FleetPoolLoad, here: &PoolLoad) -> PoolLoad {
-    PoolLoad {
-        slots: reply.load.slots.saturating_sub(here.slots),
-        critical: reply.load.critical.saturating_sub(here.critical),
-        noncritical: reply.load.noncritical.saturating_sub(here.noncritical),
     }
 }
 

@@ -26,7 +26,6 @@ impl RoundTrip {
         ((self.took * 4).max(TIMEOUT_MIN) * (1 << self.patience)).min(TIMEOUT_MAX)
     }
 
-    /// Records a reply.
     pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {
         self.heard = now;
         self.patience = 0;
@@ -36,7 +35,6 @@ impl RoundTrip {
         self.took = (self.took * old + took) / (old + 1);
     }
 
-    /// Records a timeout.
     pub(super) fn missed(&mut self, now: Timestamp) {
         if self.heard.after(self.timeout()) <= now {
             // No other reply came either, so this one was not merely lost.

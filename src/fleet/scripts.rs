@@ -21,7 +21,6 @@ script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
 /// All scripts, for loading on a new connection; a short one first, to see whether loading is permitted.
-#[must_use]
 pub fn all() -> [&'static Script; 6] {
     [&VERSION, &SYNC, &EXACT, &PERMITS, &HEARTBEAT, &OVERRIDES]
 }

@@ -8,8 +8,6 @@ use ring::hmac;
 pub struct SecretDigest([u8; 8]);
 
 impl SecretDigest {
-    /// Returns the mark of a secret.
-    #[must_use]
     pub fn of_secret(secret: &[u8]) -> SecretDigest {
         let mut hasher = sha1_smol::Sha1::from(b"tidegate: which secret of a fleet\0");
         hasher.update(secret);
@@ -35,8 +33,6 @@ impl std::fmt::Display for SecretDigest {
 pub struct OverridesKey(hmac::Key);
 
 impl OverridesKey {
-    /// Derives the key from a secret.
-    #[must_use]
     pub fn of_secret(secret: &[u8]) -> OverridesKey {
         let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
         OverridesKey(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))

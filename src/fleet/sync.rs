@@ -22,20 +22,16 @@ use std::time::Duration;
 /// The parameters of a host in a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncOptions {
-    /// The identity of this host.
     pub host: Host,
     /// Cell buckets, 1 to 256; equal on all hosts.
     pub buckets: u16,
-    /// The seed of the rng.
     pub seed: u64,
 }
 
 /// Events, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncCounts {
-    /// Cells that were answered.
     pub cells: u64,
-    /// Batches that were answered.
     pub batches: u64,
     /// Batches without a reply, whether they ran or not.
     pub unanswered: u64,
@@ -51,7 +47,6 @@ pub struct SyncCounts {
     pub expired: u64,
 }
 
-/// The sync state of this host.
 #[derive(Debug)]
 pub struct Sync {
     host: Host,
@@ -61,21 +56,17 @@ pub struct Sync {
     /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
     waiting: BTreeMap<Bucket, VecDeque<usize>>,
     pub(super) budgets: Arc<HashMap<u64, FleetBudget>>,
-    /// The versions of the budgets' numbers.
     pub(super) versions: Versions,
     round_trip: RoundTrip,
     pub(super) clock: RedisClock,
     absence: Absence,
     rng: Rng,
-    /// The events since the start.
     pub counts: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
 }
 
 impl Sync {
-    /// Makes the state of a host that has sent nothing yet.
-    #[must_use]
     pub fn new(options: SyncOptions, status: Arc<FleetStatus>) -> Sync {
         Sync {
             host: options.host,
@@ -96,24 +87,19 @@ impl Sync {
     }
 
     /// The identity of this host, which changes after another daemon has used its name.
-    #[must_use]
     pub fn host(&self) -> Host {
         self.host
     }
 
-    /// The tally of each budget, by number.
     pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.tallies.each(now)
     }
 
-    /// The number of synced keys.
-    #[must_use]
     pub fn keys(&self) -> usize {
         self.key_table.len()
     }
 
     /// The tokens held and the tokens owed, over all synced keys.
-    #[must_use]
     pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
         let there = self.key_table.entries();
         let there = there
@@ -123,19 +109,14 @@ impl Sync {
         })
     }
 
-    /// The smoothed round trip.
-    #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.round_trip.took
     }
 
-    /// The timeout of a command.
-    #[must_use]
     pub fn timeout(&self) -> Duration {
         self.round_trip.timeout()
     }
 
-    /// Replaces the budgets by those of the rules in force.
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
         self.tallies.keep(|budget| budgets.contains_key(&budget));
         self.versions.set(&budgets);
@@ -147,7 +128,6 @@ impl Sync {
         self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
     }
 
-    /// Emits the commands that are due now.
     pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         self.answer_calls(engine, now);
         if !self.status.is_redis_reachable() {
@@ -178,7 +158,6 @@ impl Sync {
     }
 
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
-    #[must_use]
     pub fn next(&self) -> Timestamp {
         let may_go = |(bucket, waiting): (&Bucket, &VecDeque<usize>)| {
             !waiting.is_empty() && self.buckets.has_room(*bucket, IN_FLIGHT_MAX)
@@ -367,7 +346,6 @@ impl Sync {
         }
     }
 
-    /// Sends the batches that are not full.
     fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
         for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
             out.push(self.command(bucket, batch, now));
@@ -405,35 +383,39 @@ impl Sync {
                 is_left = true;
                 continue;
             }
-            match self.last_words(engine, number, now).unwrap_or(FinalStep::Nothing) {
-                FinalStep::Nothing => {}
-                FinalStep::Later => is_left = true,
-                FinalStep::Ask(bucket, ask) => {
-                    is_left = true;
-                    self.gather(&mut asks, bucket, (number, *ask), now.at, out);
-                }
+            let Some(last) = self.last_words(engine, number, now) else { continue };
+            is_left = true;
+            if let Some((bucket, ask)) = last {
+                self.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
         }
         self.send_rest(asks, now.at, out);
         is_left
     }
 
-    fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
+    /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
+    /// host counts anything for this key.
+    fn last_words(
+        &mut self,
+        engine: &Engine,
+        number: usize,
+        now: Now,
+    ) -> Option<Option<(Bucket, CellRequest)>> {
         let entry = self.key_table.entry_mut(number);
         if entry.in_flight {
-            return Some(FinalStep::Later);
+            return Some(None);
         }
         let budget = self.budgets.get(&entry.key.budget())?;
         let there = engine.peek_share(&entry.key, budget, now)?;
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
-            return Some(FinalStep::Nothing);
+            return None;
         }
         let bucket = self.buckets.of(&entry.key.name());
         if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
-            return Some(FinalStep::Later);
+            return Some(None);
         }
         let ask = self.ask_about(engine, number, there.borrowed, now)?;
-        Some(FinalStep::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
+        Some(Some((bucket, CellRequest { want: 0, demand: 0, ..ask })))
     }
 
     fn pace(&self, now: Timestamp) -> Pace {
@@ -441,14 +423,6 @@ impl Sync {
         let others_are_away = self.absence.others_are_away(hosts, now);
         Pace { now, hosts, round_trip: self.round_trip.took, others_are_away }
     }
-}
-
-enum FinalStep {
-    /// No host counts anything for this key.
-    Nothing,
-    /// In flight, or too many batches are.
-    Later,
-    Ask(Bucket, Box<CellRequest>),
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.
@@ -466,6 +440,3 @@ const NEXT_BATCH: Duration = Duration::from_millis(1);
 
 /// The most synced keys: about 50 MB.
 const TRACKED_MAX: usize = 1 << 18;
-
-#[cfg(test)]
-mod tests;

@@ -9,9 +9,7 @@ use crate::clock::Timestamp;
 /// The counters of one budget on this host, since its rule is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetCounters {
-    /// Synced keys.
     pub keys: u64,
-    /// Cells that were answered.
     pub cells: u64,
     /// Answered cells per second, over the last second.
     pub cells_per_second: u64,
@@ -21,7 +19,6 @@ pub struct BudgetCounters {
     pub excess: u64,
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
-    /// When Redis last answered about one of its keys.
     pub replied_at: Option<Timestamp>,
     /// The version of the budget's numbers in the last reply.
     pub version: u64,
@@ -30,7 +27,6 @@ pub struct BudgetCounters {
 }
 
 impl BudgetCounters {
-    /// Returns the sums of two budgets of one rule.
     #[must_use]
     pub fn plus(self, other: &BudgetCounters) -> BudgetCounters {
         BudgetCounters {
@@ -47,7 +43,6 @@ impl BudgetCounters {
     }
 }
 
-/// The counters of all budgets, by number.
 #[derive(Debug, Default)]
 pub(super) struct Tallies(HashMap<u64, TallyEntry>);
 
@@ -102,7 +97,6 @@ impl Tallies {
         is_false
     }
 
-    /// Records a reply about permits.
     pub(super) fn record_permits(&mut self, budget: u64, now: Timestamp) {
         let entry = self.0.entry(budget).or_default();
         entry.tally.cells += 1;

@@ -11,7 +11,6 @@ use super::scripts;
 use super::secrets::{OverridesKey, SecretDigest};
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,19 +18,14 @@ use std::time::Duration;
 use sync_loop::SyncLoop;
 use tokio::sync::{mpsc, oneshot};
 
-/// The parameters of the sync task.
 pub struct SyncPlan {
     /// The state that the rules in force share with the task.
     pub status: Arc<FleetStatus>,
     /// The servers, by checked options.
     pub link: LinkOptions,
-    /// The identity of this host.
     pub identity: Identity,
-    /// Identifiers of this machine.
     pub marks: Vec<Vec<u8>>,
-    /// The mark of the fleet secret.
     pub secret: SecretDigest,
-    /// Authenticates fleet overrides.
     pub overrides_key: OverridesKey,
     /// Stores the identity, if it is stored at all.
     pub keep: Option<StoreIdentity>,
@@ -46,15 +40,11 @@ pub struct FleetHandle {
     stop: oneshot::Sender<()>,
     ended: Receiver<()>,
     contact: Receiver<()>,
-    /// The metrics of the task.
     pub counters: Arc<FleetCounters>,
-    /// Changes the fleet overrides, for operators.
     pub overrides: OverridesHandle,
-    /// Starts remote checks.
     pub remote_checker: SharedRemoteChecker,
 }
 
-/// Changes the fleet overrides.
 #[derive(Clone, Debug)]
 pub struct OverridesHandle {
     to_task: mpsc::Sender<OverrideChange>,
@@ -126,12 +116,6 @@ impl OverridesHandle {
         self.to_task.try_send((change, self.clock.now().at, answer)).map_err(|_| busy())?;
         let silent = |_| "the thread that talks with the other hosts does not answer: see the log".to_owned();
         answered.recv_timeout(SAY_MAX).map_err(silent)?
-    }
-}
-
-impl fmt::Debug for SyncPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plan").field("link", &self.link).finish_non_exhaustive()
     }
 }
 

@@ -17,14 +17,12 @@ use std::collections::HashMap;
 pub struct VersionCommand {
     /// The number of the budget, equal on all hosts.
     pub budget: u64,
-    /// Its numbers now.
     pub numbers: String,
     /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
     pub before: Option<(String, u64)>,
 }
 
 /// Returns the text that identifies a rule's numbers, without their version: at most 64 bytes.
-#[must_use]
 pub fn fingerprint(numbers: &CellQuota, window: Option<&CellWindow>) -> String {
     match window {
         Some(window) => format!("{} in {}", numbers.burst, window.text()),
@@ -70,7 +68,6 @@ impl KnownVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VersionState {
     Due,
-    /// In flight.
     Asked,
     Settled,
 }
@@ -131,7 +128,6 @@ impl Versions {
         }
     }
 
-    /// The known versions, by budget.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version()?)))
     }

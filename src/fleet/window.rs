@@ -19,10 +19,8 @@ pub struct CellWindow {
     pub ends: Option<(u64, u64)>,
 }
 
-/// The window's part of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowRequest {
-    /// How it turns.
     pub window: CellWindow,
     /// Tokens to refund that were counted as spent, µtok.
     pub refund: u64,
@@ -30,12 +28,10 @@ pub struct WindowRequest {
     pub paid_us: Option<u64>,
 }
 
-/// The window's part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowReply {
     /// Microseconds until more tokens appear without a refund; 0 if a sliding window has nothing spent.
     pub more_us: u64,
-    /// The state of the window.
     pub stands: WindowStatus,
 }
 

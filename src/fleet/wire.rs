@@ -2,9 +2,8 @@
 //!
 //! Redis is not trusted: numbers out of range are clamped, and each clamp is counted.
 
-use super::reply::{Received, ReplyFault, ScriptReply};
+use super::reply::{ReplyFault, ScriptReply};
 
-/// Reads a reply from start to end.
 pub(super) struct ReplyReader<'a> {
     rest: &'a [u8],
     found: usize,
@@ -20,9 +19,9 @@ impl<'a> ReplyReader<'a> {
     }
 
     /// Ends the reply, which must have exactly the bytes that were read.
-    pub(super) fn finish(self, reply: ScriptReply) -> Result<Received, ReplyFault> {
+    pub(super) fn finish(self, reply: ScriptReply) -> Result<(ScriptReply, u32), ReplyFault> {
         let ReplyReader { found, expected, clamped, .. } = self;
-        if found == expected { Ok(Received { reply, clamped }) } else { Err(ReplyFault { expected, found }) }
+        if found == expected { Ok((reply, clamped)) } else { Err(ReplyFault { expected, found }) }
     }
 
     /// Takes the next bytes; zeros past the end, which [`ReplyReader::finish`] reports.
@@ -37,7 +36,6 @@ impl<'a> ReplyReader<'a> {
         u8::from_le_bytes(self.bytes())
     }
 
-    /// Takes a number of four bytes, clamped to `max`.
     pub(super) fn small(&mut self, max: u32) -> u32 {
         let found = u32::from_le_bytes(self.bytes());
         self.clamped += u32::from(found > max);

@@ -12,6 +12,9 @@
 //! θB more pass, or N where θB/N is less than one, and θ·W·R from hosts on which a key stays below θR/N and is
 //! untracked. A host that cannot reach Redis for longer than a hold has no borrowed tokens.
 
+// Public for tests alone.
+#![doc(hidden)]
+
 mod compact;
 mod credit;
 mod fallback;
@@ -144,12 +147,10 @@ impl FleetStatus {
         self.hosts.load(Ordering::Relaxed)
     }
 
-    /// The number of live hosts, this one included, as last set.
     pub fn counted(&self) -> u32 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of live hosts.
     pub fn set_hosts(&self, hosts: u32) {
         self.counted.store(hosts.clamp(1, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
         let least = self.hosts_at_least.load(Ordering::Relaxed);
@@ -162,14 +163,13 @@ impl FleetStatus {
         self.set_hosts(self.counted());
     }
 
-    /// Whether Redis is reachable.
     pub fn is_redis_reachable(&self) -> bool {
         is_linked(self.outages())
     }
 
     /// Sets whether Redis is reachable. Returns whether that is a change.
     pub fn set_redis_reachable(&self, linked: bool) -> bool {
-        self.set_answers_in_time(linked);
+        self.set_late_wait(if linked { Duration::ZERO } else { Duration::MAX });
         let change = |outages: u32| (is_linked(outages) != linked).then(|| outages.wrapping_add(1));
         self.outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
@@ -179,7 +179,6 @@ impl FleetStatus {
         self.outages.load(Ordering::Relaxed)
     }
 
-    /// Sets the smoothed round trip to Redis.
     pub fn set_round_trip(&self, round_trip: Duration) {
         let micros = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
         self.round_trip_us.store(micros, Ordering::Relaxed);
@@ -188,11 +187,6 @@ impl FleetStatus {
     /// The smoothed round trip to Redis; zero before the first reply.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed).into())
-    }
-
-    /// Sets whether Redis, while reachable, answers remote checks in time.
-    pub fn set_answers_in_time(&self, answering: bool) {
-        self.set_late_wait(if answering { Duration::ZERO } else { Duration::MAX });
     }
 
     /// Sets the longest wait of the remote checks for which Redis, while reachable, replies too late; zero: it replies in time
@@ -205,7 +199,6 @@ impl FleetStatus {
         let _ = self.remote_check_outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// Whether Redis answers all remote checks in time.
     pub fn answers_in_time(&self) -> bool {
         is_linked(self.remote_check_outages.load(Ordering::Relaxed))
     }
@@ -244,7 +237,6 @@ impl ShareQuota {
         ShareQuota { in_whole_units: true, ..self }
     }
 
-    /// Returns the budget with this largest debt.
     #[must_use]
     pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
         ShareQuota { debt_max, ..self }
@@ -279,7 +271,6 @@ impl ShareQuota {
         self.credit
     }
 
-    /// The fallback while Redis is unreachable.
     pub const fn fallback(&self) -> Fallback {
         self.terms.when_down
     }

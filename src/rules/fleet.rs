@@ -382,34 +382,3 @@ const PERMITS_PER_HOST_MIN: u32 = 4;
 
 /// The longest `wait` for a remote check, in milliseconds: users notice longer delays.
 pub const REMOTE_CHECK_WAIT_MAX_MILLIS: u64 = 50;
-
-#[cfg(test)]
-mod tests {
-    use super::CellRate;
-    use crate::limit::Rate;
-
-    #[test]
-    fn rate_is_micro_tokens_per_microsecond() {
-        const SECOND: u64 = 1_000_000_000;
-        for (count, period, expected) in [
-            (1_000, SECOND, Some((1_000, 1))),
-            (10, 3_600 * SECOND, Some((1, 360))),
-            (7, 3 * SECOND, Some((7, 3))),
-            (1, 366 * 86_400 * SECOND, Some((1, 31_622_400))),
-            (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
-            (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
-            (2_000_000_000, SECOND, None),
-            // More parts than [`RATE_PARTS_MAX`].
-            (1_000_000_007, 30 * 86_400 * SECOND, None),
-            // The product alone is below 2⁵³, but not together with a remainder.
-            (999_999_937, 5_000_000 * SECOND, None),
-            (999_999_937, 4_000_000 * SECOND, Some((999_999_937, 4_000_000))),
-            // A period that is not a whole number of microseconds needs smaller parts of a token.
-            (3, 1_000_000_500, Some((2_000_000, 666_667))),
-        ] {
-            let rate = Rate::new(count, period).unwrap();
-            let found = CellRate::of(rate).map(|rate| (rate.num(), rate.den()));
-            assert_eq!(found, expected, "{rate}");
-        }
-    }
-}

@@ -70,7 +70,7 @@ fn run(checks: &Checks) -> Seen {
                 Event::AtStore { number, command } => {
                     let reply = store.execute(&command, STORE_US + when);
                     if let ScriptCommand::Exact(payment) = &command {
-                        key = Some((payment.head.bucket.number(), payment.checks[0].costs[0].key));
+                        key = Some((payment.head.bucket.0, payment.checks[0].costs[0].key));
                     }
                     network.reply(to, number, command, reply, when);
                 }

@@ -41,6 +41,7 @@ mod diagnostics;
 mod docs_snippets;
 mod engine;
 mod explain;
+mod fleet;
 mod fuzz;
 mod generate;
 mod limit;

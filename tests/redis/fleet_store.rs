@@ -84,7 +84,7 @@ proptest! {
         let received = ScriptReply::decode(&command, &bytes[..length]);
         prop_assert_eq!(received.is_ok(), length == if ask.window.is_some() { 70 } else { 61 });
         let Ok(received) = received else { return Ok(()) };
-        let ScriptReply::Sync(answer) = received.reply else { panic!("a sync") };
+        let (ScriptReply::Sync(answer), _) = received else { panic!("a sync") };
         let reply = &answer.results;
         prop_assert!(reply[0].level <= BURST_MAX.cast_signed() && reply[0].level > -AMOUNT_MAX.cast_signed());
         prop_assert!(reply[0].demand <= 2 * DEMAND_MAX && reply[0].grant <= AMOUNT_MAX + TOKEN);

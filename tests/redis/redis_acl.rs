@@ -97,7 +97,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         return Err(error);
     }
     for command in commands() {
-        for reply in link.send(link.nodes()[0].id, vec![command.encode().unwrap()]) {
+        for reply in link.send(link.nodes()[0].id, vec![command.encode()]) {
             reply.await?;
         }
     }
@@ -110,7 +110,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
 
 fn commands() -> [ScriptCommand; 5] {
     let cell_quota = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
-    let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
+    let head = CommandHead { bucket: Bucket(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
         key: [0; 16],
         cell_quota,

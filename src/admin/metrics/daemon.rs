@@ -197,9 +197,15 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let mut switches = [engine.switches(), engine.fleet_switches()].concat();
     // A later switch back to the mode of the files excludes a host.
     switches.retain(|view| view.is_last && view.configured_mode != Some(view.switch.mode));
-    let count = |by: &str, reach: &str| {
-        switches.iter().filter(|view| (origin_of(view), reach_of(view)) == (by, reach)).count() as u64
+    let place = |view: &SwitchView| {
+        let by = match view.switch.by {
+            SwitchOrigin::User(_) => "host",
+            SwitchOrigin::Guard => "guard",
+            SwitchOrigin::Fleet { .. } => "fleet",
+        };
+        (by, if view.switch.target == Target::Daemon { "everything" } else { "rule" })
     };
+    let count = |by, reach| switches.iter().filter(|view| place(view) == (by, reach)).count() as u64;
     let of = |by, reach| ([("by", by), ("reach", reach)], count(by, reach));
     let series = [
         of("host", "everything"),
@@ -212,21 +218,6 @@ fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Targets in another mode than in the files, by origin: host, fleet: an operator, on this host or for all; \
                 guard; file: the file `disable`. Act if above 0 after the incident";
     sheet.gauges("switches", help, series)
-}
-
-fn origin_of(view: &SwitchView) -> &'static str {
-    match view.switch.by {
-        SwitchOrigin::User(_) => "host",
-        SwitchOrigin::Guard => "guard",
-        SwitchOrigin::Fleet { .. } => "fleet",
-    }
-}
-
-fn reach_of(view: &SwitchView) -> &'static str {
-    match view.switch.target {
-        Target::Daemon => "everything",
-        Target::Rule(_) => "rule",
-    }
 }
 
 /// As many as are counted by name.

@@ -21,7 +21,7 @@ const ADMITS: &str = "rate: 1000/s, fleet: {on_miss: admit}";
 const ASKS: &str = "rate: 1000/s";
 
 /// A host of a fleet with these rules, before it hears of Redis.
-pub(in crate::fleet) fn host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
+fn host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     let hash_key = HashKey::from_bytes([1; 16]);

@@ -18,7 +18,6 @@ use crate::fleet::round_trip::RoundTrip;
 
 pub(super) type CommandResult = Result<Value, LinkError>;
 
-/// A byte stream over TCP, TLS or a Unix socket.
 pub(super) trait ServerStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ServerStream for S {}
@@ -133,7 +132,7 @@ impl ServerConnection {
 
     pub(super) fn end(self, why: &LinkError) {
         for pending in self.pending {
-            let _ = pending.reply.send(Err(why.clone().of_sent()));
+            let _ = pending.reply.send(Err(LinkError { may_have_run: true, ..why.clone() }));
         }
     }
 

@@ -7,17 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use strum::VariantArray;
 
-/// The class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum FailureClass {
     /// There is no connection, or it broke.
     Down,
-    /// No reply in time.
     Timeout,
     /// The server does not know the script, although it was just loaded.
     NoScript,
-    /// The server is a replica.
     ReadOnly,
     /// The server is reading its data.
     Loading,
@@ -29,13 +26,10 @@ pub enum FailureClass {
     NoWrites,
     /// The cluster does not serve the slot, or is moving it.
     ClusterDown,
-    /// The server is a replica without its master.
     MasterDown,
-    /// The user may not do this.
     NoPerm,
     /// The password is missing, cannot be read or is wrong.
     Auth,
-    /// There is no trusted connection.
     Tls,
     /// The reply is malformed or exceeds a bound.
     Protocol,
@@ -44,7 +38,6 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
@@ -84,15 +77,13 @@ impl FailureClass {
     }
 }
 
-/// A failed command or connection attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {why}", class.name())]
 pub struct LinkError {
-    /// The class of the failure.
     pub class: FailureClass,
     /// Whether the script may have run nevertheless; the caller then resends the same bytes.
     pub may_have_run: bool,
-    why: Cow<'static, str>,
+    pub(super) why: Cow<'static, str>,
 }
 
 impl LinkError {
@@ -100,14 +91,8 @@ impl LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
-    pub(super) fn of_sent(mut self) -> LinkError {
-        self.may_have_run = true;
-        self
-    }
-
-    pub(super) fn of_unsent(mut self) -> LinkError {
-        self.may_have_run = false;
-        self
+    pub(super) fn of_sent(class: FailureClass, why: &'static str) -> LinkError {
+        LinkError { class, may_have_run: true, why: why.into() }
     }
 
     /// The error for an error reply, with its code and, for a script, the line.
@@ -147,8 +132,6 @@ impl LinkError {
         LinkError::new(FailureClass::Down, why)
     }
 
-    /// Whether the name of the server has no address.
-    #[must_use]
     pub fn is_unknown_name(&self) -> bool {
         self.why == UNKNOWN_NAME
     }

@@ -1,25 +1,25 @@
 //! Connections to Redis, one per server: commands go out in batches of one write, replies come back singly.
 //! Connects again forever, adapts timeouts, follows a cluster, and trusts no length that a server sends.
 //!
-//! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
+//! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome. Commands
+//! follow redirections of a cluster and load unknown scripts, each time with the same bytes.
 
-mod cluster;
 mod connect;
 mod connection;
 mod failure;
 mod node;
 mod nodes;
-mod rendezvous;
-mod replies;
 mod reply_parser;
 mod url;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Value;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 pub(crate) use connect::{authorities_of_file, read_password};
 pub(super) use failure::FailureCounts;
@@ -29,9 +29,11 @@ pub use nodes::NodeId;
 pub use reply_parser::ReplyParser;
 pub use url::{Url, UrlError};
 
-use nodes::Nodes;
+use super::round_trip::TIMEOUT_MAX;
+use connection::CommandResult;
+use node::NodeHandle;
+use nodes::{Nodes, Redirect, redirect};
 
-/// The servers and credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOptions {
     /// Independent servers, or some servers of a cluster.
@@ -43,11 +45,9 @@ pub struct LinkOptions {
     /// The authorities for the servers' certificates, read at each connection; without it those of the
     /// system.
     pub ca_file: Option<PathBuf>,
-    /// Whether the URLs are servers of a Redis Cluster.
     pub cluster: bool,
 }
 
-/// Contradictory options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum OptionsError {
@@ -92,17 +92,13 @@ impl LinkOptions {
 /// A Lua script, called by its digest; the text is sent only to servers that do not know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The name in this code.
     pub name: &'static str,
-    /// The Lua text.
     pub text: &'static str,
     /// The SHA-1 of the text, in hex.
     pub sha: String,
 }
 
 impl Script {
-    /// Makes a script and computes its digest.
-    #[must_use]
     pub fn new(name: &'static str, text: &'static str) -> Script {
         Script { name, text, sha: redis::Script::new(text).get_hash().to_owned() }
     }
@@ -115,11 +111,9 @@ impl Script {
 /// One script invocation, whose keys share one hash tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisCommand<'a> {
-    /// The script.
     pub script: &'a Script,
     /// `KEYS`: all keys that the script touches.
     pub keys: Vec<Vec<u8>>,
-    /// `ARGV`.
     pub args: Vec<Vec<u8>>,
 }
 
@@ -135,9 +129,6 @@ impl RedisCommand<'_> {
         command.write_packed_command(bytes);
     }
 }
-
-/// Framing bytes per argument: its length and two line ends.
-const PART_BYTES: usize = 12;
 
 #[derive(Debug)]
 struct Shared {
@@ -159,7 +150,6 @@ pub struct RedisLink {
 impl RedisLink {
     /// Starts to connect by [checked](LinkOptions::check) options, on the current runtime. Each connection loads the
     /// scripts.
-    #[must_use]
     pub fn start(options: LinkOptions, scripts: Vec<Script>) -> RedisLink {
         let changes = watch::Sender::new(0);
         let shared = Arc::new(Shared { options, scripts, counts: FailureCounts::default(), changes });
@@ -172,7 +162,6 @@ impl RedisLink {
     }
 
     /// The server of a hash tag. In a cluster it changes as slots move.
-    #[must_use]
     pub fn node_of(&self, tag: &str) -> NodeId {
         self.nodes.of_tag(tag)
     }
@@ -196,27 +185,154 @@ impl RedisLink {
         }
     }
 
-    /// The status of each server.
+    /// Sends commands now, in one write, and returns their replies in order. A reply may be awaited later, or
+    /// dropped; a reply that does not come times out by itself.
     #[must_use]
+    pub fn send<'a>(
+        &'a self,
+        node: NodeId,
+        commands: Vec<RedisCommand<'a>>,
+    ) -> Vec<impl Future<Output = Result<Value, LinkError>>> {
+        let mut bytes = Vec::new();
+        commands.iter().for_each(|command| command.write_to(&mut bytes));
+        let node = self.nodes.get(node);
+        // Before the first attempt to connect has ended, nothing has failed.
+        let is_counted = node.as_ref().is_none_or(|node| !node.is_starting());
+        let not_found =
+            || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
+        let sent = node.ok_or_else(not_found).and_then(|node| Ok((node.send(bytes, commands.len())?, node)));
+        let replies: Vec<_> = match sent {
+            Ok((replies, node)) => replies.into_iter().map(|reply| Ok((Arc::clone(&node), reply))).collect(),
+            Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+        };
+        replies
+            .into_iter()
+            .zip(commands)
+            .map(|(sent, command)| self.settle(sent, command, is_counted))
+            .collect()
+    }
+
+    async fn settle(
+        &self,
+        sent: Result<(Arc<NodeHandle>, oneshot::Receiver<CommandResult>), LinkError>,
+        command: RedisCommand<'_>,
+        is_counted: bool,
+    ) -> CommandResult {
+        let settled = async {
+            let (node, reply) = sent?;
+            let value = arrived(reply).await?;
+            let too_long = |_| Err(LinkError::of_sent(FailureClass::Timeout, "sent on and on"));
+            timeout(TIMEOUT_MAX, self.follow(node, command, value)).await.unwrap_or_else(too_long)
+        };
+        let result = settled.await;
+        if let (Err(error), true) = (&result, is_counted) {
+            self.shared.counts.count(error.class);
+        }
+        result
+    }
+
+    /// Resends a command after redirections and a script load until a server accepts it.
+    async fn follow(
+        &self,
+        mut node: Arc<NodeHandle>,
+        command: RedisCommand<'_>,
+        mut value: Value,
+    ) -> CommandResult {
+        let (mut is_loaded, mut sends_asking) = (false, false);
+        let mut hops = 0;
+        while let Value::ServerError(error) = &value {
+            let mut before = redis::pipe();
+            let redirect = redirect(error, &node.url).filter(|_| self.shared.options.cluster);
+            match redirect {
+                Some(Redirect::Later) => sleep(LATER).await,
+                Some(Redirect::Moved(slot, url)) => {
+                    (node, sends_asking) = (self.arrive(&url).await?, false);
+                    self.nodes.moved(slot, &url);
+                    hops += 1;
+                }
+                Some(Redirect::Ask(url)) => {
+                    (node, sends_asking) = (self.arrive(&url).await?, true);
+                    hops += 1;
+                }
+                None if error.code() == "NOSCRIPT" && !is_loaded => {
+                    is_loaded = true;
+                    command.script.load(&mut before);
+                }
+                None => return understood(value),
+            }
+            if hops > HOPS_MAX {
+                let why = "the servers of the cluster send a command in circles";
+                return Err(LinkError::new(FailureClass::ClusterDown, why));
+            }
+            if sends_asking {
+                before.cmd("ASKING");
+            }
+            value = again(&node, &before, &command).await?;
+        }
+        Ok(value)
+    }
+
+    /// The server of a redirection, once it accepts commands.
+    async fn arrive(&self, url: &Url) -> Result<Arc<NodeHandle>, LinkError> {
+        let too_many = || LinkError::new(FailureClass::Protocol, "a cluster of too many servers");
+        let node = self.nodes.sent_to(url).ok_or_else(too_many)?;
+        let unreached = |_| {
+            let why = "the server that has the slot now cannot be reached";
+            LinkError::new(FailureClass::ClusterDown, why)
+        };
+        timeout(TIMEOUT_MAX / 2, node.up()).await.map_err(unreached)?;
+        Ok(node)
+    }
+
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.nodes.all().iter().map(|node| node.status()).collect()
     }
 
     /// Whether the servers of the slots of a cluster are known.
-    #[must_use]
     pub fn has_map(&self) -> bool {
         self.nodes.has_map()
     }
 
     /// A number that changes with each change of a server's state.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
 
     /// Failures of commands, connection attempts and connections, by class.
-    #[must_use]
     pub fn failures(&self) -> Vec<(&'static str, u64)> {
         self.shared.counts.read()
     }
 }
+
+/// Sends the preceding commands and this one in one write. Returns the reply to this one.
+async fn again(node: &NodeHandle, before: &redis::Pipeline, command: &RedisCommand<'_>) -> CommandResult {
+    let mut bytes = before.get_packed_pipeline();
+    command.write_to(&mut bytes);
+    let mut last = Value::Nil;
+    for reply in node.send(bytes, before.len() + 1)? {
+        understood(last)?;
+        last = arrived(reply).await?;
+    }
+    Ok(last)
+}
+
+async fn arrived(reply: oneshot::Receiver<CommandResult>) -> CommandResult {
+    // The sender was dropped with the link.
+    reply.await.unwrap_or_else(|_| Err(LinkError::of_sent(FailureClass::Down, "the link ended")))
+}
+
+fn understood(value: Value) -> CommandResult {
+    match value {
+        Value::ServerError(error) => Err(LinkError::of_reply(&error)),
+        value => Ok(value),
+    }
+}
+
+/// Framing bytes per argument: its length and two line ends.
+const PART_BYTES: usize = 12;
+
+/// Enough for a move to the new master and further moves meanwhile.
+const HOPS_MAX: u32 = 5;
+
+/// A slot move transfers a few thousand keys per second.
+const LATER: Duration = Duration::from_millis(20);

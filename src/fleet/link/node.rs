@@ -17,12 +17,9 @@ use crate::clock::Micros;
 use crate::fleet::rng::drawn;
 use crate::fleet::round_trip::RoundTrip;
 
-/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// The first attempt to connect is under way.
     Starting,
-    /// The server accepts commands.
     Up,
     /// No connection, with the reason why the last one or the last attempt failed.
     Down(LinkError),
@@ -32,7 +29,6 @@ pub enum NodeState {
 
 impl NodeState {
     /// Returns why the server runs no commands, if it does not.
-    #[must_use]
     pub fn fault(&self) -> Option<&LinkError> {
         match self {
             NodeState::Starting | NodeState::Up => None,
@@ -41,18 +37,13 @@ impl NodeState {
     }
 }
 
-/// The status of one server.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
-    /// The server.
     pub id: NodeId,
-    /// Its URL.
     pub url: Url,
-    /// Whether it accepts commands.
     pub state: NodeState,
     /// The smoothed round trip, µs, once known.
     pub round_trip_us: Option<u64>,
-    /// Connections made so far.
     pub connections: u64,
 }
 
@@ -73,8 +64,7 @@ impl NodeHandle {
         let state = NodeState::Starting;
         let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
         let (to, status) = watch::channel(status);
-        let log = ServerLog { url: url.to_string(), logged: None };
-        let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, log };
+        let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, logged: None };
         tokio::spawn(keeper.keep());
         NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
     }
@@ -124,7 +114,9 @@ fn refusal(state: &NodeState) -> Option<LinkError> {
         NodeState::Down(error) if error.class == FailureClass::Timeout => {
             Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
         }
-        NodeState::Down(error) | NodeState::Refusing(error) => Some(error.clone().of_unsent()),
+        NodeState::Down(error) | NodeState::Refusing(error) => {
+            Some(LinkError { may_have_run: false, ..error.clone() })
+        }
     }
 }
 
@@ -133,7 +125,9 @@ struct NodeKeeper {
     shared: Arc<Shared>,
     status: watch::Sender<NodeStatus>,
     inbox: mpsc::Receiver<CommandBatch>,
-    log: ServerLog,
+    /// The fault of the state that was last logged, each change of which is a line. It names the server and the class of
+    /// failure, never a key or a password.
+    logged: Option<Option<LinkError>>,
 }
 
 impl NodeKeeper {
@@ -209,7 +203,19 @@ impl NodeKeeper {
     }
 
     fn enter(&mut self, state: NodeState) {
-        self.log.log(&state);
+        let unsent = |error: &LinkError| LinkError { may_have_run: false, ..error.clone() };
+        let fault = Some(state.fault().map(unsent));
+        if self.logged != fault {
+            let redis = &*self.url.to_string();
+            match fault.iter().flatten().next() {
+                None => tracing::info!(redis, "connected to Redis"),
+                Some(error) => {
+                    let class = error.class.name();
+                    tracing::warn!(redis, class, "no connection to Redis: {error}; probing goes on");
+                }
+            }
+            self.logged = fault;
+        }
         self.status.send_modify(|status| status.state = state);
         self.shared.changes.send_modify(|changes| *changes += 1);
     }
@@ -233,7 +239,6 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// The delay after a failure of this class.
     fn wait(&mut self, class: FailureClass, chance: u32) -> Duration {
         if class.is_of_rights() {
             // Only an operator can fix it, and each attempt adds to the server's log.
@@ -243,37 +248,6 @@ impl Backoff {
         let widest = (WAIT_MIN_MS << self.attempts.min(DOUBLINGS_MAX)).min(WAIT_MAX_MS);
         let span = widest - WAIT_MIN_MS;
         Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
-    }
-}
-
-/// The log of one server: one line per change of state, rate-limited. It names the server and the class of
-/// failure, never a key or a password.
-#[derive(Debug)]
-struct ServerLog {
-    url: String,
-    logged: Option<Option<LinkError>>,
-}
-
-impl ServerLog {
-    /// Logs a state unless it is the last one logged.
-    fn log(&mut self, state: &NodeState) {
-        let news = match state {
-            NodeState::Starting => return,
-            NodeState::Up => None,
-            NodeState::Down(error) | NodeState::Refusing(error) => Some(error.clone().of_unsent()),
-        };
-        if self.logged.as_ref() == Some(&news) {
-            return;
-        }
-        let redis = &*self.url;
-        match &news {
-            None => tracing::info!(redis, "connected to Redis"),
-            Some(error) => {
-                let class = error.class.name();
-                tracing::warn!(redis, class, "no connection to Redis: {error}; probing goes on");
-            }
-        }
-        self.logged = Some(news);
     }
 }
 

@@ -8,7 +8,6 @@ use redis::{Parser, Value};
 
 use super::failure::{FailureClass, LinkError};
 
-/// Parses the replies of one connection.
 #[derive(Default)]
 pub struct ReplyParser {
     parser: Parser,

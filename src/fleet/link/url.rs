@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The URL of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
     pub(super) place: ServerAddress,
@@ -41,7 +40,6 @@ pub enum UrlError {
 
 impl Url {
     /// Whether the connection can be read and changed on the network: without TLS, and beyond loopback.
-    #[must_use]
     pub fn is_plain_beyond_loopback(&self) -> bool {
         let ServerAddress::Tcp { host, tls: false, .. } = &self.place else { return false };
         match host.parse::<IpAddr>() {
@@ -63,8 +61,6 @@ impl Url {
         }
     }
 
-    /// Whether the connection uses TLS.
-    #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self.place, ServerAddress::Tcp { tls: true, .. })
     }

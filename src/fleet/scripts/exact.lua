@@ -2,8 +2,8 @@
 --
 -- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells; a byte for each check, the
 -- number of its costs.
--- Reply: birth, now; for each cell level, wait (0: enough tokens; -1: never), lost, version; for each window also the
--- microseconds until its next increase, and its status. The costs of a check are charged if all their waits are 0.
+-- Reply: birth, now; for each cell level and wait (0: enough tokens; -1: never); for each window also the microseconds until
+-- its next increase, and its status. The costs of a check are charged if all their waits are 0.
 local COST = '<i8I4I4i8i8i8'
 local COST_BYTES = 40
 -- The fields of a window, as in a sync.
@@ -11,8 +11,8 @@ local WINDOW_COST = '<i8i8i8i8'
 local WINDOW_COST_BYTES = 32
 -- The wait for a request of another window than the current one: the host retries immediately, with the current one.
 local AT_ONCE = 1
--- The places of some numbers that `cell_at` returns.
-local VERSION, LEVEL, LOST = 1, 5, 14
+-- The place of the level among the numbers that `cell_at` returns.
+local LEVEL = 5
 
 -- Returns the microseconds until a level reaches `cost`. `ahead`: how far the time of the cell is ahead of the clock.
 local function wait_us(num, den, burst, level, rem, cost, ahead)
@@ -43,9 +43,9 @@ for i = 1, cells do
   next_cost = ask_num == 0 and after + WINDOW_COST_BYTES or after
   if found[key] == nil and ask_num == 0 then
     local step, origin, turns, finish = read(WINDOW_COST, costs, after)
-    local c, lost, is_its =
+    local c, _, is_its =
       window_at(now, values[i + 1], ask_version, ask_den, ask_burst, step, origin, turns, finish, knew)
-    found[key] = { window = c, is_its = is_its, is_window = true, lost = lost, asked = ask_version }
+    found[key] = { window = c, is_its = is_its, is_window = true }
   elseif found[key] == nil then
     found[key] = { cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth) }
   end
@@ -68,16 +68,15 @@ for check = 1, #counts do
   for i = first, last do
     local f = cell_of[i]
     if f.is_window then
-      local c, level, again, version = f.window, 0, 0, f.asked
+      local c, level, again = f.window, 0, 0
       if c then
         if is_paid then spend(c, cost_of[i], c.at) end
-        level, again, version = f.is_its and level_of(c) or 0, more(c, now), c.version
+        level, again = f.is_its and level_of(c) or 0, more(c, now)
       end
-      reply[i + 1] =
-        pack('<i8i8I1i8i8I1', level, waits[i], f.lost, version, again, c and stands(c, f.is_its) or OTHER_WINDOW)
+      reply[i + 1] = pack('<i8i8i8I1', level, waits[i], again, c and stands(c, f.is_its) or OTHER_WINDOW)
     else
       if is_paid then f[LEVEL] = f[LEVEL] - cost_of[i] end
-      reply[i + 1] = pack('<i8i8I1i8', f[LEVEL], waits[i], f[LOST], f[VERSION])
+      reply[i + 1] = pack('<i8i8', f[LEVEL], waits[i])
     end
   end
   first = last + 1

@@ -6,8 +6,8 @@
 --
 -- KEYS: hosts by their last heartbeat, hosts with the same secret by their last heartbeat, the epochs of hosts, one for each
 -- pool. ARGV: host; epoch and sequence number; the reports of the pools. Reply: hosts, hosts with the same secret, whether a
--- host of this name has a later epoch; for each pool slots, critical, other, hosts, whether a later report was stored before,
--- and whether reports may be missing, as Redis lost them and not all hosts have reported since.
+-- host of this name has a later epoch; for each pool slots, critical, other, whether a later report was stored before, and
+-- whether reports may be missing, as Redis lost them and not all hosts have reported since.
 local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
@@ -108,6 +108,6 @@ for i = 1, pools do
   redis.call('PEXPIRE', key, 60000)
   local missing = now - since < KEPT and 1 or 0
   slots, critical, other = min(slots, COUNT_MAX), min(critical, COUNT_MAX), min(other, COUNT_MAX)
-  reply[i + 1] = pack('<i8i8i8I4I1I1', slots, critical, other, hosts, overtaken, missing)
+  reply[i + 1] = pack('<i8i8i8I1I1', slots, critical, other, overtaken, missing)
 end
 return table.concat(reply)

@@ -9,7 +9,6 @@ use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
 impl Sync {
-    /// Applies the reply to a batch.
     pub fn answered(
         &mut self,
         batch: &SyncBatch,

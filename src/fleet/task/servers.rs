@@ -10,13 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tracing::error;
 
 pub(super) struct Arrival {
     pub(super) node: NodeId,
     pub(super) command: ScriptCommand,
-    /// The bytes of the reply; an error if the command failed or may not have run, `None` if it was not sent.
-    pub(super) reply: Result<Vec<u8>, Option<LinkError>>,
+    /// The bytes of the reply; an error if the command failed or may not have run.
+    pub(super) reply: Result<Vec<u8>, LinkError>,
 }
 
 /// The connections, while there is something to share.
@@ -70,7 +69,6 @@ impl Servers {
         }
     }
 
-    /// Whether all servers are reachable.
     pub(super) fn are_reachable(&self) -> bool {
         self.states.values().all(LinkState::is_linked)
     }
@@ -148,24 +146,33 @@ impl Servers {
         }
     }
 
-    /// Sends commands to the servers of their keys.
-    pub(super) fn send_by_keys(&mut self, commands: Vec<ScriptCommand>, now: Timestamp) {
-        self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
+    /// Sends commands to the servers of their keys, one write for each.
+    pub(super) fn send(&mut self, commands: Vec<ScriptCommand>, now: Timestamp) {
+        let mut by_server: BTreeMap<NodeId, Vec<ScriptCommand>> = BTreeMap::new();
+        for command in commands {
+            by_server.entry(self.link.node_of(&command.tag())).or_default().push(command);
+        }
+        by_server.into_iter().for_each(|(node, commands)| self.send_to(node, commands, now));
     }
 
-    /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
-    pub(super) fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
-        let mut by_server: BTreeMap<NodeId, Vec<ScriptCommand>> = BTreeMap::new();
-        for (named, command) in commands {
-            let node = named.unwrap_or_else(|| self.link.node_of(&command.tag()));
-            if let Some(state) = self.states.get_mut(&node) {
-                state.sent(now);
+    pub(super) fn send_to(&mut self, node: NodeId, commands: Vec<ScriptCommand>, now: Timestamp) {
+        if let Some(state) = self.states.get_mut(&node) {
+            state.sent(now);
+        }
+        let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
+        tokio::spawn(async move {
+            let encoded = commands.iter().map(ScriptCommand::encode).collect();
+            for (command, reply) in commands.into_iter().zip(link.send(node, encoded)) {
+                let reply = reply.await.map(|value| match value {
+                    Value::BulkString(bytes) => bytes,
+                    // Our scripts return nothing else; an empty reply is counted as undecodable.
+                    _ => Vec::new(),
+                });
+                if arrives.send(Arrival { node, command, reply }).await.is_err() {
+                    return;
+                }
             }
-            by_server.entry(node).or_default().push(command);
-        }
-        for (node, commands) in by_server {
-            tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrives.clone()));
-        }
+        });
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
@@ -194,41 +201,6 @@ impl Servers {
 
     pub(super) fn errors(&self) -> Vec<(&'static str, u64)> {
         self.link.failures()
-    }
-}
-
-async fn converse(
-    link: Arc<RedisLink>,
-    node: NodeId,
-    commands: Vec<ScriptCommand>,
-    arrivals: mpsc::Sender<Arrival>,
-) {
-    let mut sent = Vec::with_capacity(commands.len());
-    let mut encoded = Vec::with_capacity(commands.len());
-    for command in commands {
-        match command.encode() {
-            Ok(made) => {
-                sent.push(command);
-                encoded.push(made);
-            }
-            Err(fault) => {
-                error!(%fault, "a command to Redis could not be made: please report this");
-                if arrivals.send(Arrival { node, command, reply: Err(None) }).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-    for (command, reply) in sent.into_iter().zip(link.send(node, encoded)) {
-        let reply = match reply.await {
-            Ok(Value::BulkString(bytes)) => Ok(bytes),
-            // Our scripts return nothing else; an empty reply is counted as undecodable.
-            Ok(_) => Ok(Vec::new()),
-            Err(error) => Err(Some(error)),
-        };
-        if arrivals.send(Arrival { node, command, reply }).await.is_err() {
-            return;
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fleet::heartbeat::Heartbeat;
 use crate::fleet::link::{NodeId, RedisLink};
 use crate::fleet::member::HostMember;
 use crate::fleet::remote_checks::WaitingRequest;
-use crate::fleet::reply::{Received, ScriptReply};
+use crate::fleet::reply::ScriptReply;
 use crate::fleet::reserve::Reserves;
 use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
@@ -36,12 +36,10 @@ pub(super) struct SyncLoop {
     pause: Duration,
     ticked: Timestamp,
     view: FleetView,
-    /// When the last outage began.
     outage: Option<Timestamp>,
     /// When storing the identity was last tried, and whether it is stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
-    /// When the view was last published.
     published: Timestamp,
     /// Notified once it is known whether Redis answers.
     contact: Option<SyncSender<()>>,
@@ -122,7 +120,15 @@ impl SyncLoop {
         }
         // Tokens not returned in time expire.
         let is_all_confirmed = timeout(LEAVE_MAX, self.leave(&mut servers)).await.unwrap_or(false);
-        self.log_end(is_all_confirmed);
+        // For operators who miss tokens.
+        let expired = self.member.sync.counts.expired;
+        match (self.member.has_budgets(), is_all_confirmed) {
+            (false, _) => {}
+            (true, true) => info!(lapsed = expired, "borrowed tokens were returned"),
+            (true, false) => {
+                info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
+            }
+        }
     }
 
     fn report_contact(&mut self) {
@@ -157,21 +163,19 @@ impl SyncLoop {
         }
         let due = servers.due(now.at);
         self.relink(servers, now);
-        let mut out = Vec::new();
         for server in due {
             let command = match servers.bucket_instead_of_heartbeat(server) {
                 Some(bucket) => self.member.sync.probe(bucket, now.at),
                 None => ScriptCommand::Heartbeat(self.heartbeat(servers.keeps_pools(server), now)),
             };
-            out.push((Some(server), command));
+            servers.send_to(server, vec![command], now.at);
         }
         let mut commands = Vec::new();
         self.member.ask_versions(&mut commands);
         self.member.tick(now, &mut commands);
         let is_waited_for = self.member.remote_checks.has_commands();
         self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
-        out.extend(commands.into_iter().map(|command| (None, command)));
-        servers.send(out, now.at);
+        servers.send(commands, now.at);
         if now.at.since(self.published) >= PUBLISH_EVERY {
             self.publish_view(servers, now);
         }
@@ -194,7 +198,7 @@ impl SyncLoop {
             next = if commands.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
         }
         self.member.tend_permits(now, &mut commands);
-        servers.send_by_keys(commands, now.at);
+        servers.send(commands, now.at);
     }
 
     /// Applies a change of whether Redis is reachable.
@@ -232,7 +236,7 @@ impl SyncLoop {
             if !self.member.leave(now, &mut commands) {
                 return self.plan.status.is_redis_reachable();
             }
-            servers.send_by_keys(commands, now.at);
+            servers.send(commands, now.at);
             tokio::select! {
                 Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, servers),
                 () = sleep(PAUSE_SHORT) => {}
@@ -245,7 +249,7 @@ impl SyncLoop {
         let Arrival { node, command, reply } = arrival;
         let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
         match decoded {
-            Ok(Ok(Received { reply, clamped })) => {
+            Ok(Ok((reply, clamped))) => {
                 self.view.clamped += u64::from(clamped);
                 servers.record_reply(node, now.at);
                 if servers.are_reachable() {
@@ -260,7 +264,7 @@ impl SyncLoop {
                 self.failed((node, &command), servers, now);
             }
             Err(error) => {
-                error.into_iter().for_each(|error| servers.record_error(node, error));
+                servers.record_error(node, error);
                 self.failed((node, &command), servers, now);
             }
         }
@@ -298,7 +302,7 @@ impl SyncLoop {
             (command, reply) => {
                 let mut commands = Vec::new();
                 self.member.answered(command, reply, now, &mut commands);
-                servers.send_by_keys(commands, now.at);
+                servers.send(commands, now.at);
             }
         }
     }
@@ -313,20 +317,6 @@ impl SyncLoop {
         }
     }
 
-    /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
-    fn log_end(&self, is_all_confirmed: bool) {
-        let expired = self.member.sync.counts.expired;
-        if !self.member.has_budgets() {
-            return;
-        }
-        if is_all_confirmed {
-            info!(lapsed = expired, "borrowed tokens were returned");
-        } else {
-            info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
-        }
-    }
-
-    /// Publishes the view.
     fn publish_view(&mut self, servers: &Servers, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         let sync = &self.member.sync;

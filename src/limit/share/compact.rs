@@ -15,7 +15,6 @@ use crate::clock::Timestamp;
 use crate::limit::token_bucket::GcraState;
 use crate::limit::{QuotaLevel, TickScale, halves, low_half, malloc_block_bytes};
 
-/// A share in compact form.
 #[derive(Clone, Debug)]
 pub struct CompactShare(Form);
 
@@ -98,7 +97,6 @@ impl Int48 {
 }
 
 impl CompactShare {
-    /// The state of a new key.
     pub fn fresh(quota: &ShareQuota, now: Timestamp) -> CompactShare {
         CompactShare(Form::Untracked(Untracked {
             used: GcraState::full(quota.bucket().scale(), now),
@@ -110,7 +108,6 @@ impl CompactShare {
         }))
     }
 
-    /// Folds a share.
     pub fn new(share: ShareState, quota: &ShareQuota, now: Timestamp) -> CompactShare {
         CompactShare(
             Untracked::from_share(&share, quota.bucket().scale(), now)
@@ -147,7 +144,6 @@ impl CompactShare {
         CompactShare(form)
     }
 
-    /// Unfolds the share.
     pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
         match &self.0 {
             Form::Untracked(untracked) => untracked.unfold(quota, now),
@@ -204,7 +200,6 @@ impl CompactShare {
         }
     }
 
-    /// The heap bytes of this share.
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
             Form::Untracked(_) => 0,
@@ -212,7 +207,6 @@ impl CompactShare {
         }
     }
 
-    /// The most heap bytes of any share.
     pub const fn heap_bytes_max() -> usize {
         HEAP_BYTES
     }

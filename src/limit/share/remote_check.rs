@@ -9,7 +9,6 @@ use crate::clock::{Micros, Timestamp};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Whether a request may wait for a remote check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemoteCheckWait {
     /// No request waits.
@@ -23,7 +22,6 @@ pub enum RemoteCheckWait {
     Always,
 }
 
-/// The reply to a remote check of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyCheckReply {
     /// Units charged in Redis for this host.
@@ -41,13 +39,11 @@ pub struct KeyCheckReply {
 }
 
 impl ShareQuota {
-    /// Returns the budget with this mode of remote checks.
     #[must_use]
     pub fn with_remote_checks(self, asks: RemoteCheckWait) -> ShareQuota {
         ShareQuota { terms: FleetTerms { asks, ..self.terms }, ..self }
     }
 
-    /// Returns the budget with this longest wait for a remote check.
     #[must_use]
     pub fn with_wait_max(self, wait_max: Duration) -> ShareQuota {
         ShareQuota { terms: FleetTerms { wait_max, ..self.terms }, ..self }
@@ -121,7 +117,6 @@ impl ShareQuota {
 
 impl ShareState {
     /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
-    #[must_use]
     pub fn missing_tokens(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<u32> {
         let fleet_status =
             quota.fleet_status().filter(|fleet_status| quota.may_check_remotely(fleet_status.hosts()))?;

@@ -99,7 +99,6 @@ impl SyncRequest {
 }
 
 impl ShareState {
-    /// The state of a new key.
     pub fn fresh(quota: &ShareQuota, now: Timestamp) -> ShareState {
         let outages = quota.fleet_status().map_or(0, |fleet_status| quota.outages(fleet_status));
         ShareState::full(quota.bucket().scale(), outages, now)
@@ -183,7 +182,6 @@ impl ShareState {
         outcome
     }
 
-    /// Charges a request that passed.
     pub fn charge(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(fleet_status) = quota.fleet_status() else {
             return self.charge_fallback(quota, now, cost, 1);
@@ -269,7 +267,6 @@ impl ShareState {
         Some(self.seen).filter(|seen| *seen != RedisLevel::UNKNOWN)
     }
 
-    /// Whether the key is tracked in Redis.
     pub fn is_tracked(&self) -> bool {
         self.tracked
     }

@@ -4,10 +4,8 @@ use super::state::{HOLD, RedisLevel, SyncRequest};
 use super::{NextIncrease, ShareQuota, ShareState};
 use crate::clock::Timestamp;
 
-/// The report of one key of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareReport {
-    /// Borrowed tokens.
     pub borrowed: u32,
     /// Units admitted and not charged yet.
     pub debt: u32,
@@ -25,12 +23,10 @@ pub struct ShareReport {
     pub expired: u32,
 }
 
-/// The reply of Redis to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareReply {
     /// Units of the debt that are charged now.
     pub paid: u32,
-    /// Tokens granted.
     pub granted: u32,
     /// The remaining level in Redis, in millionths of a unit; negative for a debt.
     pub level: i64,

@@ -7,7 +7,6 @@ use crate::limit::{self, LimitError, Rate, TickScale, fixed_window, sliding_wind
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The windows of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetWindow {
     /// The equivalent quota of a single host.
@@ -84,7 +83,6 @@ impl ShareQuota {
         self.window().map_or(self.bucket.window(), |window| window.like.window())
     }
 
-    /// The windows of the budget; `None` for a bucket.
     pub fn window(&self) -> Option<&BudgetWindow> {
         self.window.as_deref()
     }
@@ -114,7 +112,6 @@ impl BudgetWindow {
         &self.like
     }
 
-    /// The schedule of the windows.
     pub const fn turns(&self) -> WindowSchedule {
         self.turns
     }
@@ -153,7 +150,6 @@ impl BudgetWindow {
 /// The next increase of a window, as reported by Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextIncrease {
-    /// The instant of the increase.
     pub at: Timestamp,
     /// No host obtains a unit before that.
     pub is_exhausted: bool,

@@ -105,7 +105,7 @@ impl Cell {
     }
 
     /// Returns the result of an exact check.
-    pub fn look(&self, cost: u64, lost: bool, now_us: u64) -> PaymentResult {
+    pub fn look(&self, cost: u64, now_us: u64) -> PaymentResult {
         let cost = cost.min(AMOUNT_MAX);
         let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
         let wait = match need {
@@ -119,7 +119,7 @@ impl Cell {
                 CostCover::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
             }
         };
-        PaymentResult { level: self.level, wait, lost, version: self.cell_quota.version, window: None }
+        PaymentResult { level: self.level, wait, window: None }
     }
 
     /// Returns its expiry, ms.

@@ -90,11 +90,11 @@ impl Heartbeats {
         if is_old {
             pool.count(now_us);
         }
-        let (load, hosts) = pool.sums;
+        let load = pool.sums.0;
         let load = changed(load, load, |count, _| count.min(COUNT_MAX));
         let may_lack = now_us - pool.since < SAID_US;
         self.pools.insert(report.pool.clone(), Kept::new(pool, now_us, KEPT_MS));
-        FleetPoolLoad { load, hosts: u32::try_from(hosts).unwrap(), is_overtaken, may_lack }
+        FleetPoolLoad { load, is_overtaken, may_lack }
     }
 
     pub(super) fn expire(&mut self, now_us: u64) {

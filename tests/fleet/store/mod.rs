@@ -77,7 +77,7 @@ impl Store {
         let head = &batch.head;
         let (born_us, other) = self.birth(head, now_us);
         let results = batch.asks.iter().map(|ask| {
-            let id = (head.bucket.number(), ask.key);
+            let id = (head.bucket.0, ask.key);
             if ask.window.is_some() {
                 return self.sync_window(id, ask, other, now_us);
             }
@@ -107,17 +107,13 @@ impl Store {
         let head = &payment.head;
         let (born_us, other) = self.birth(head, now_us);
         let mut all = Vec::new();
-        // A key that several checks name is read once: if it was lost, all of them find it so.
-        let mut lost_cells = HashMap::default();
         for check in &payment.checks {
             let found: Vec<_> =
                 check.costs.iter().map(|cost| self.find_payer(head, cost, other, now_us)).collect();
             let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
             for ((payer, wait), cost) in found.into_iter().zip(&check.costs) {
-                let id = (head.bucket.number(), cost.key);
-                let mut result = self.pay(id, payer, (cost, wait, all_pay), now_us);
-                result.lost = *lost_cells.entry((id, cost.window.is_some())).or_insert(result.lost);
-                all.push(result);
+                let id = (head.bucket.0, cost.key);
+                all.push(self.pay(id, payer, (cost, wait, all_pay), now_us));
             }
         }
         ScriptReply::Exact(CommandReply { born_us, now_us, results: all })
@@ -131,22 +127,22 @@ impl Store {
         other: bool,
         now_us: u64,
     ) -> (Payer, CostCover) {
-        let id = (head.bucket.number(), cost.key);
+        let id = (head.bucket.0, cost.key);
         let Some(window) = &cost.window else {
             let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-            let (cell, lost) = Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
-            let paid = cell.look(cost.cost, lost, now_us);
+            let (cell, _) = Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
+            let paid = cell.look(cost.cost, now_us);
             return (Payer::Bucket(cell, paid), paid.wait);
         };
         let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
-        let (cell, lost, is_its) =
+        let (cell, _, is_its) =
             WindowCell::for_request(value, &cost.cell_quota, window, cost.known_age_us, now_us);
         // A host with another window retries immediately.
         let wait = match &cell {
             Some(cell) if is_its => cell.wait(cost.cost, now_us),
             _ => CostCover::Until(1),
         };
-        (Payer::Window(cell, lost, is_its), wait)
+        (Payer::Window(cell, is_its), wait)
     }
 
     fn pay(
@@ -165,17 +161,15 @@ impl Store {
                 self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
                 paid
             }
-            Payer::Window(Some(mut cell), lost, is_its) => {
-                let paid = cell.pay(cost, wait, all_pay, (lost, is_its), now_us);
+            Payer::Window(Some(mut cell), is_its) => {
+                let paid = cell.pay(cost, wait, all_pay, is_its, now_us);
                 let kept = cell.kept_ms();
                 self.windows.insert(id, Kept::new(cell, now_us, kept));
                 paid
             }
-            Payer::Window(None, lost, _) => PaymentResult {
+            Payer::Window(None, _) => PaymentResult {
                 level: 0,
                 wait,
-                lost,
-                version: cost.cell_quota.version,
                 window: Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow }),
             },
         }
@@ -186,7 +180,7 @@ impl Store {
         let (born_us, other) = self.birth(head, now_us);
         let is_lost = other && head.born_us > 0;
         let results = command.requests.iter().map(|request| {
-            let id = (head.bucket.number(), request.key);
+            let id = (head.bucket.0, request.key);
             let kept = self.permits.remove(&id).filter(|kept| kept.at(now_us).is_some());
             let mut set = kept.map(|kept| kept.value).unwrap_or_default();
             let result = set.serve(command.host, request, is_lost, now_us);
@@ -199,9 +193,9 @@ impl Store {
 
     /// Returns the creation time of the bucket, and whether the host knows another one.
     fn birth(&mut self, head: &CommandHead, now_us: u64) -> (u64, bool) {
-        let kept = self.births.get(&head.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
+        let kept = self.births.get(&head.bucket.0).and_then(|kept| kept.at(now_us)).copied();
         let born_us = kept.unwrap_or(now_us);
-        self.births.insert(head.bucket.number(), Kept::new(born_us, now_us, MONTH_MS));
+        self.births.insert(head.bucket.0, Kept::new(born_us, now_us, MONTH_MS));
         (born_us, born_us != head.born_us)
     }
 
@@ -290,8 +284,8 @@ impl Store {
 /// A cell that pays.
 enum Payer {
     Bucket(Cell, PaymentResult),
-    /// The cell if it exists; whether it was lost, and whether it is the requested window.
-    Window(Option<WindowCell>, bool, bool),
+    /// The cell if it exists, and whether it is the requested window.
+    Window(Option<WindowCell>, bool),
 }
 
 const MONTH_MS: u64 = 2_592_000_000;

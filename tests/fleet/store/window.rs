@@ -264,14 +264,14 @@ impl WindowCell {
         cost: &KeyPayment,
         wait: CostCover,
         all_pay: bool,
-        (lost, is_its): (bool, bool),
+        is_its: bool,
         now_us: u64,
     ) -> PaymentResult {
         if all_pay {
             self.spend(cost.cost.min(AMOUNT_MAX).cast_signed(), self.at);
         }
         let level = if is_its { self.level() } else { 0 };
-        PaymentResult { level, wait, lost, version: self.version, window: Some(self.sent(is_its, now_us)) }
+        PaymentResult { level, wait, window: Some(self.sent(is_its, now_us)) }
     }
 
     /// Returns its expiry, ms.

@@ -74,7 +74,7 @@ fn falls_back_in_outage_and_while_replies_are_late() {
             let (quota, fleet_status) = quota(when_down);
             fleet_status.set_hosts(hosts);
             match is_reachable {
-                true => fleet_status.set_answers_in_time(false),
+                true => fleet_status.set_late_wait(Duration::MAX),
                 false => drop(fleet_status.set_redis_reachable(false)),
             }
             let permits = holding(4, 0);

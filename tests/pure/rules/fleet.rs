@@ -1,10 +1,10 @@
 //! The scope of a rule, how a fleet shares it, and the bound of requests allowed past a budget.
 
 use tidegate::fleet::counters::FleetView;
-use tidegate::limit::Quota;
 use tidegate::limit::share::Fallback;
+use tidegate::limit::{Quota, Rate};
 use tidegate::rules::{
-    FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
+    CellRate, FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
 };
 
 use super::problems::folder;
@@ -227,5 +227,30 @@ fn a_partition_admits_more_by_the_hosts_cut_off() {
     ] {
         let view = FleetView { is_needed, is_linked, hosts, alive, ..FleetView::default() };
         assert_eq!(view.cut_off(), cut_off, "{view:?}");
+    }
+}
+
+#[test]
+fn rate_is_micro_tokens_per_microsecond() {
+    const SECOND: u64 = 1_000_000_000;
+    for (count, period, expected) in [
+        (1_000, SECOND, Some((1_000, 1))),
+        (10, 3_600 * SECOND, Some((1, 360))),
+        (7, 3 * SECOND, Some((7, 3))),
+        (1, 366 * 86_400 * SECOND, Some((1, 31_622_400))),
+        (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
+        (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
+        (2_000_000_000, SECOND, None),
+        // More than 10⁹ parts.
+        (1_000_000_007, 30 * 86_400 * SECOND, None),
+        // The product alone is below 2⁵³, but not together with a remainder.
+        (999_999_937, 5_000_000 * SECOND, None),
+        (999_999_937, 4_000_000 * SECOND, Some((999_999_937, 4_000_000))),
+        // A period that is not a whole number of microseconds needs smaller parts of a token.
+        (3, 1_000_000_500, Some((2_000_000, 666_667))),
+    ] {
+        let rate = Rate::new(count, period).unwrap();
+        let found = CellRate::of(rate).map(|rate| (rate.num(), rate.den()));
+        assert_eq!(found, expected, "{rate}");
     }
 }

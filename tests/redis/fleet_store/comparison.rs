@@ -170,7 +170,7 @@ impl Twins {
                 self.delete(&cell_name('q', *key));
                 self.delete(&cell_name('m', *key));
                 self.delete(&cell_name('w', *key));
-                self.store.evict(bucket().number(), key_of(*key));
+                self.store.evict(bucket().0, key_of(*key));
                 Ok(())
             }
             Act::Garbage { key, bytes } => {
@@ -180,7 +180,7 @@ impl Twins {
                 for kind in ['q', 'w'] {
                     self.order(redis::cmd("SET").arg(cell_name(kind, *key)).arg(&bytes));
                 }
-                self.store.evict(bucket().number(), key_of(*key));
+                self.store.evict(bucket().0, key_of(*key));
                 Ok(())
             }
             Act::Flush => {
@@ -240,7 +240,7 @@ impl Twins {
 
     /// Executes a command in both.
     fn execute(&mut self, command: &ScriptCommand) -> Result<ScriptReply, String> {
-        let encoded = command.encode().unwrap();
+        let encoded = command.encode();
         let mut evalsha = redis::cmd("EVALSHA");
         evalsha.arg(&self.shas[encoded.script.name]).arg(encoded.keys.len());
         for word in encoded.keys.iter().chain(&encoded.args) {
@@ -251,7 +251,7 @@ impl Twins {
         let received =
             ScriptReply::decode(command, &bytes).map_err(|fault| format!("{command:?}: {fault}"))?;
         let reply = self.store.execute(command, self.now);
-        if received.reply != reply || received.clamped > 0 {
+        if received.0 != reply || received.1 > 0 {
             return Err(format!("{command:?}\n  in Redis: {received:?}\n  in Rust:  {reply:?}"));
         }
         self.count(&reply);
@@ -374,7 +374,9 @@ impl Twins {
             }
             ScriptReply::Heartbeat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
-                saw("pools of several", beaten.pools.iter().filter(|reply| reply.hosts > 1).count());
+                // Its sums are a field beside those of its hosts.
+                let pools = self.store.pools();
+                saw("pools of several", pools.values().filter(|(fields, _)| fields.len() > 2).count());
                 saw("may lack", beaten.pools.iter().filter(|reply| reply.may_lack).count());
                 // A host that changed its secret before the clock stepped back may remain only in the set of
                 // its old secret.
@@ -393,7 +395,7 @@ fn fingerprint(terms: u8) -> String {
 }
 
 fn cell_name(kind: char, key: u8) -> String {
-    format!("tg:{{t{:02x}}}:{kind}:{}", bucket().number(), hex(&key_of(key)))
+    format!("tg:{{t{:02x}}}:{kind}:{}", bucket().0, hex(&key_of(key)))
 }
 
 fn hex(bytes: &[u8]) -> String {

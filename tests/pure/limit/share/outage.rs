@@ -18,7 +18,7 @@ fn uses_fallback_in_outage_and_while_checks_time_out() {
             let (quota, fleet_status) = shared(100, 100, 100, 4, when_down);
             let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
             fleet_status.set_redis_reachable(is_reachable);
-            fleet_status.set_answers_in_time(false);
+            fleet_status.set_late_wait(std::time::Duration::MAX);
             let mut share = ShareState::fresh(&quota, at(0));
             assert_eq!(
                 drain(&mut share, &quota, at(0)),

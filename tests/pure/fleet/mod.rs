@@ -1,0 +1,7 @@
+//! Parts of the fleet sync without I/O.
+
+mod host_count;
+mod identity;
+mod link_state;
+mod rights;
+mod sync;
