@@ -43,6 +43,7 @@ mod engine;
 mod explain;
 mod fuzz;
 mod generate;
+mod help;
 mod limit;
 mod literature;
 mod memory_max;
