@@ -83,9 +83,8 @@ pub(super) fn run(args: &Args) -> CliResult {
         }
         let command = runner.run(&args.command, wait);
         // The thread may have exited: then there is nothing to release.
-        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |(_, outcome)| *outcome));
-        let (code, _) = command?;
-        Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
+        let _ = end.send(command.as_ref().map_or(WorkOutcome::Dropped, |end| end.outcome));
+        Ok(u8::try_from(command?.exit_code).map_or(ExitCode::FAILURE, ExitCode::from))
     })
 }
 
@@ -134,8 +133,17 @@ impl Leave {
     }
 }
 
-/// The exit code of a command, as a shell would return it, and the outcome of its work.
-type CommandEnd = (i32, WorkOutcome);
+struct CommandEnd {
+    /// As a shell would return it.
+    exit_code: i32,
+    outcome: WorkOutcome,
+}
+
+impl CommandEnd {
+    fn dropped(exit_code: i32) -> CommandEnd {
+        CommandEnd { exit_code, outcome: WorkOutcome::Dropped }
+    }
+}
 
 /// Runs one command and forwards signals to it. Create it before acquiring a lease: from then on no signal
 /// ends this process, which must release the lease.
@@ -159,11 +167,10 @@ impl Runner {
 
     fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
         let Runner { runtime, mut passed_on, mut children } = self;
-        let dropped = |code| (code, WorkOutcome::Dropped);
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                number = passed_on.next() => return Ok(dropped(SIGNALLED + number)),
+                number = passed_on.next() => return Ok(CommandEnd::dropped(SIGNALLED + number)),
                 () = tokio::time::sleep(wait) => {}
             }
             let mut child = match start(command) {
@@ -172,7 +179,7 @@ impl Runner {
                     let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
                     log::plainly(&format!("tidegate: {name}: {error}"));
                     let is_missing = error.kind() == io::ErrorKind::NotFound;
-                    return Ok(dropped(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
+                    return Ok(CommandEnd::dropped(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
                 }
             };
             let status = loop {
@@ -185,9 +192,9 @@ impl Runner {
                 }
             };
             Ok(match status.code() {
-                Some(0) => (0, WorkOutcome::Ok),
-                Some(code) => (code, WorkOutcome::Error),
-                None => dropped(SIGNALLED + status.signal().unwrap_or_default()),
+                Some(0) => CommandEnd { exit_code: 0, outcome: WorkOutcome::Ok },
+                Some(exit_code) => CommandEnd { exit_code, outcome: WorkOutcome::Error },
+                None => CommandEnd::dropped(SIGNALLED + status.signal().unwrap_or_default()),
             })
         })
     }

@@ -2,7 +2,6 @@
 //! writes them as lines of a trace. Attribute values are hashed unless the recording asks for clear text.
 
 mod digest;
-mod line;
 mod recorder;
 mod writer;
 

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::Write;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::digest::{RecordingKey, letters};
-use super::line::{RecordedAmount, RecordedId, RecordedLine};
 use super::recorder::{EventOrigin, Noted, NotedKind, RecordReceiver, SESSION_BYTES};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
@@ -87,7 +90,7 @@ impl RecordingWriter {
     }
 
     /// Writes a line between those of the trace.
-    pub(crate) fn report(&mut self, report: &serde_json::Value) {
+    pub(crate) fn report(&mut self, report: &Value) {
         self.out.extend_from_slice(format!("{report}\n").as_bytes());
     }
 
@@ -110,8 +113,8 @@ impl RecordingWriter {
             NotedKind::SessionEnded | NotedKind::Tick => {}
             NotedKind::Ended(lease, outcome) => self.release(self.lease_id(*lease), *outcome, *at),
             NotedKind::Renewed(lease) => {
-                let id = Some(self.lease_id(*lease));
-                self.line(&RecordedLine { op: "renew", id, ..RecordedLine::default() }, *at);
+                let id = self.lease_id(*lease);
+                self.line("renew", *at).add("id", Some(id)).end();
             }
             NotedKind::Decided { payload, .. } | NotedKind::Charged(payload) => {
                 self.greet(label, who, *at);
@@ -119,16 +122,9 @@ impl RecordingWriter {
             }
             NotedKind::Signal { name, permille } => {
                 self.greet(label, who, *at);
-                let (session, pool) = (label.text(), who.session.pool_name());
-                let line = RecordedLine {
-                    op: "signal",
-                    session: Some(&session),
-                    pool: Some(pool),
-                    name: Some(name),
-                    permille: Some(*permille),
-                    ..RecordedLine::default()
-                };
-                self.line(&line, *at);
+                let line = self.line("signal", *at).add("session", Some(label.text()));
+                let line = line.add("pool", Some(who.session.pool_name())).add("name", Some(name));
+                line.add("permille", Some(permille)).end();
             }
         }
     }
@@ -142,19 +138,16 @@ impl RecordingWriter {
         if !self.sessions.is_new(label) {
             return;
         }
-        let (session, slots) = (label.text(), Some(slots).filter(|slots| *slots > 0));
-        let (session, pool) = (Some(&*session), Some(pool));
-        self.line(&RecordedLine { op: "hello", session, pool, slots, ..RecordedLine::default() }, at);
+        let line = self.line("hello", at).add("session", Some(label.text())).add("pool", Some(pool));
+        line.add("slots", Some(slots).filter(|slots| *slots > 0)).end();
     }
 
     fn bye(&mut self, label: SessionLabel, at: Timestamp) {
-        let session = label.text();
-        self.line(&RecordedLine { op: "bye", session: Some(&session), ..RecordedLine::default() }, at);
+        self.line("bye", at).add("session", Some(label.text())).end();
     }
 
-    fn release(&mut self, id: RecordedId, outcome: WorkOutcome, at: Timestamp) {
-        let (id, outcome) = (Some(id), Some(outcome));
-        self.line(&RecordedLine { op: "release", id, outcome, ..RecordedLine::default() }, at);
+    fn release(&mut self, id: Value, outcome: WorkOutcome, at: Timestamp) {
+        self.line("release", at).add("id", Some(id)).add("outcome", Some(outcome)).end();
     }
 
     fn record_request(&mut self, payload: &[u8], session: &str, noted: &Noted) {
@@ -169,24 +162,15 @@ impl RecordingWriter {
                     AmountField::Requests(amount) => RecordedAmount::Requests(amount),
                     AmountField::Units(units) => RecordedAmount::Units(units.iter().collect()),
                 };
-                let line = RecordedLine {
-                    op: "charge",
-                    session: Some(session),
-                    domain: Some(charge.domain),
-                    descriptors: Some(&hashed),
-                    amount: Some(amount),
-                    idem: self.idem(&charge.options),
-                    of: match charge.options.of {
-                        Some(RefundReference::IdempotencyKey(idem)) => Some(self.hash_idem(idem)),
-                        _ => None,
-                    },
-                    of_id: match charge.options.of {
-                        Some(RefundReference::Lease(lease)) => Some(self.lease_id(lease)),
-                        _ => None,
-                    },
-                    ..RecordedLine::default()
+                let idem = self.idem(&charge.options);
+                let (of, of_id) = match charge.options.of {
+                    Some(RefundReference::IdempotencyKey(idem)) => (Some(self.hash_idem(idem)), None),
+                    Some(RefundReference::Lease(lease)) => (None, Some(self.lease_id(lease))),
+                    None => (None, None),
                 };
-                self.line(&line, noted.at);
+                let line = self.line("charge", noted.at).add("session", Some(session));
+                let line = line.add("domain", Some(charge.domain)).add("descriptors", Some(hashed));
+                line.add("amount", Some(amount)).add("idem", idem).add("of", of).add("of_id", of_id).end();
             }
             // Other requests are not recorded.
             _ => {}
@@ -213,22 +197,13 @@ impl RecordingWriter {
         let options = &judge.options;
         let is_work = op == "acquire";
         let id = is_work.then(|| self.work_id(*lease, options.idem.is_some()));
-        let line = RecordedLine {
-            op,
-            id: id.clone(),
-            session: Some(session),
-            domain: Some(judge.domain),
-            descriptors: Some(&hashed),
-            cost,
-            priority: judge.priority,
-            idem: self.idem(options),
-            queued_us: options.queued_us,
-            max_wait_us: options.max_wait_us,
-            verdict: Some(*verdict),
-            rule: refused_by.as_deref(),
-            ..RecordedLine::default()
-        };
-        self.line(&line, noted.at);
+        let idem = self.idem(options);
+        let line = self.line(op, noted.at).add("id", id.as_ref()).add("session", Some(session));
+        let line = line.add("domain", Some(judge.domain)).add("descriptors", Some(hashed)).add("cost", cost);
+        let line = line.add("priority", judge.priority).add("idem", idem).add("queued_us", options.queued_us);
+        // The verdict is for people and tools: a replay computes its own.
+        let line = line.add("max_wait_us", options.max_wait_us).add("verdict", Some(verdict));
+        line.add("rule", refused_by.as_deref()).end();
         let is_granted = matches!(verdict, Verdict::Allow | Verdict::Wait);
         // The request was abandoned before it was granted.
         if let Some(id) = id.filter(|_| is_granted && lease.is_none()) {
@@ -269,18 +244,18 @@ impl RecordingWriter {
     }
 
     /// Returns the id of an acquire request: its lease, or a number if it has none or is a retry.
-    fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> RecordedId {
+    fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> Value {
         match lease {
             Some(lease) if !is_named || self.repeats.is_first(lease) => self.lease_id(lease),
             _ => {
                 self.unleased += 1;
-                RecordedId::Number(self.unleased)
+                self.unleased.into()
             }
         }
     }
 
-    fn lease_id(&self, lease: u64) -> RecordedId {
-        RecordedId::Lease(letters(self.key.digest("lease", &lease.to_le_bytes())))
+    fn lease_id(&self, lease: u64) -> Value {
+        letters(self.key.digest("lease", &lease.to_le_bytes())).into()
     }
 
     fn idem(&self, options: &RequestOptions<'_>) -> Option<String> {
@@ -291,11 +266,47 @@ impl RecordingWriter {
         letters(self.key.digest("idem", idem))
     }
 
-    fn line(&mut self, line: &RecordedLine<'_>, at: Timestamp) {
+    /// Begins a line.
+    fn line(&mut self, op: &str, at: Timestamp) -> RecordedLine<'_> {
         // Concurrent threads queue events in the order of their decisions, which their clocks may not follow.
         self.newest = at.as_nanos().saturating_add_signed(self.utc).max(self.newest);
         self.written.lines += 1;
-        line.write(self.newest, &mut self.out);
+        let (seconds, nanos) = (self.newest / NANOS_PER_SECOND, self.newest % NANOS_PER_SECOND);
+        // Unix time as a text, because a float would lose digits. Writing to memory cannot fail.
+        let _ = write!(self.out, "{{\"t\":{seconds}.{nanos:09},\"op\":\"{op}\"");
+        RecordedLine(&mut self.out)
+    }
+}
+
+/// A line that `tidegate replay` reads, under construction at the end of the buffer.
+struct RecordedLine<'o>(&'o mut Vec<u8>);
+
+impl RecordedLine<'_> {
+    /// Adds a field if it has a value.
+    fn add(self, name: &str, value: Option<impl Serialize>) -> Self {
+        if let Some(value) = value {
+            let _ = write!(self.0, ",\"{name}\":");
+            let _ = serde_json::to_writer(&mut *self.0, &value);
+        }
+        self
+    }
+
+    fn end(self) {
+        self.0.extend_from_slice(b"}\n");
+    }
+}
+
+enum RecordedAmount<'l> {
+    Requests(i64),
+    Units(Vec<(&'l str, i64)>),
+}
+
+impl Serialize for RecordedAmount<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            RecordedAmount::Requests(number) => serializer.serialize_i64(*number),
+            RecordedAmount::Units(units) => serializer.collect_map(units.iter().copied()),
+        }
     }
 }
 
@@ -391,6 +402,8 @@ impl RepeatedLeases {
         true
     }
 }
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Four times the concurrent maximum, as dropped events may include the ends of sessions.
 const SESSIONS_MAX: usize = 65_536;

@@ -55,9 +55,9 @@ pub struct FleetSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The weight in thousandths.
-    pub weight: u16,
+    pub(crate) weight: u16,
     /// The numbers of all regions together; `None` if only overrides of the rule limit.
-    pub whole: Option<WholeNumbers>,
+    pub(crate) whole: Option<WholeNumbers>,
 }
 
 /// The configured numbers of a rule, before the region's weight applies.
@@ -114,7 +114,7 @@ impl Scopes {
 
 impl FleetSettings {
     /// Returns `max_over` in thousandths of the budget.
-    pub fn over(&self) -> u16 {
+    pub(crate) fn over(&self) -> u16 {
         self.max_over.unwrap_or(OVER)
     }
 
@@ -140,7 +140,7 @@ impl FleetSettings {
     /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less
     /// than one token, the request waits for a remote check instead, so that `max_over` holds. Permits are
     /// never admitted on credit.
-    pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
+    pub(crate) fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
         let has_credit = !matches!(quota, Quota::Concurrency(_))
             && self.mode == FleetMode::Borrow
             && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
@@ -152,14 +152,14 @@ impl FleetSettings {
     }
 
     /// Whether each host may exceed the budget by one token while the fleet stays within `max_over`.
-    pub fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
+    pub(crate) fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
         // A window uses half of its credit at once, the rest during the window.
         let parts = if is_window(quota) { 2_000 } else { 1_000 };
         u64::from(self.over()) * u64::from(quota.limit()) >= parts * u64::from(hosts)
     }
 
     /// Formats the settings as they are written, without defaults.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("{{mode: {}", self.mode);
         if let Some(on_miss) = self.on_miss {
             text.push_str(&format!(", on_miss: {on_miss}"));
@@ -268,13 +268,13 @@ pub struct FleetBound {
     /// The largest burst, and the largest cost of one request, that passes on a host without tokens of the key while
     /// Redis answers in time.
     #[serde(rename = "cold_max")]
-    pub cold: u32,
+    pub(crate) cold: u32,
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
-    pub commands_per_second: Option<u64>,
+    pub(crate) commands_per_second: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
-    pub windows: bool,
+    pub(crate) windows: bool,
     /// The unit that hosts borrow: `token`, or `place` for permits.
     #[serde(skip)]
     pub unit: &'static str,
@@ -361,7 +361,6 @@ fn commands_per_second(settings: &FleetSettings, quota: &Quota, hosts: u32, on_m
     Some(if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests })
 }
 
-/// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
 /// The largest number of millionths of a token in one step of a rate: 10⁹ tokens per second.

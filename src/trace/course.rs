@@ -52,7 +52,6 @@ impl StepCounts {
         self.widened += 1;
     }
 
-    /// Closes the last step.
     pub(super) fn end(&mut self, totals: &Totals) {
         let sums = self.sums(totals);
         self.ends.push(sums);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::access_line::UnreadableLine;
+use super::access_log::UnreadableLine;
 use crate::clock::Timestamp;
 use crate::engine::{Charge, Request, WorkOutcome};
 use crate::protocol;

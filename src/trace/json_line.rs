@@ -224,31 +224,3 @@ const TEXTS_USUAL: usize = 2 * PAIRS_MAX;
 
 const PLACES_MAX: usize = 9;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-
-#[cfg(test)]
-mod tests {
-    use super::time;
-    use crate::clock::Timestamp;
-
-    #[test]
-    fn parses_seconds_exactly() {
-        let table = [
-            ("0", Some(0)),
-            ("0.5", Some(500_000_000)),
-            ("1.000000001", Some(1_000_000_001)),
-            ("0.1", Some(100_000_000)),
-            ("1732186800.123456789", Some(1_732_186_800_123_456_789)),
-            ("1.0000000001", None),
-            ("1e3", None),
-            ("-1", None),
-            ("\"1\"", None),
-            ("null", None),
-            (".5", None),
-            ("18446744073.709551615", Some(u64::MAX)),
-            ("18446744073.709551616", None),
-        ];
-        for (text, nanos) in table {
-            assert_eq!(time(text).map(Timestamp::as_nanos), nanos, "{text}");
-        }
-    }
-}

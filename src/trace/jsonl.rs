@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 
-use super::access_line::AccessLine;
+use super::access_log::AccessLine;
 use super::event::{
     Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
 };

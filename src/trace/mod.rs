@@ -1,7 +1,6 @@
 //! TRACES: reads events from files, plays them to an engine in virtual time, compares and reports.
 
-mod access_line;
-mod combined;
+mod access_log;
 mod course;
 pub(crate) mod event;
 pub(crate) mod json_line;

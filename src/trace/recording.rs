@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::access_line::{AccessLine, UnreadableLine};
-use super::combined::CombinedLines;
+use super::access_log::{AccessLine, CombinedLines, UnreadableLine};
 use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;

@@ -44,6 +44,7 @@ mod explain;
 mod fleet;
 mod fuzz;
 mod generate;
+mod help;
 mod limit;
 mod literature;
 mod memory_max;

@@ -1,7 +1,7 @@
 //! A bad line stops the trace with its number, the fault and its help; `diagnostics/traces.txt` has all of
 //! them.
 
-use super::support::{Files, RULES, output_text, replay};
+use super::support::{Files, RULES, decisions, output_text, replay};
 
 #[test]
 fn stops_at_bad_line_with_its_number() {
@@ -61,4 +61,23 @@ fn rejects_line_with_invalid_utf8() {
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml"]);
     let words = "line 1: not a line of a trace: invalid unicode code point (column ";
     assert_eq!((output.status.code(), output_text(&output).contains(words)), (Some(1), true), "{output:?}");
+}
+
+#[test]
+fn reads_seconds_of_at_most_nine_places() {
+    let line = |t: &str| format!(r#"{{"t": {t}, "domain": "api", "descriptors": [["user", "u1"]]}}"#);
+    for t in ["0", "0.5", "1.000000001", "0.1", "1732186800.123456789", "18446744073.709551615"] {
+        let output = replay(RULES, &line(t), &[]);
+        assert!(output.status.success(), "{t}: {}", output_text(&output));
+    }
+    for t in ["1.0000000001", "1e3", "-1", "\"1\"", "null", "18446744073.709551616"] {
+        let output = output_text(&replay(RULES, &line(t), &[]));
+        assert!(output.contains(&format!("`t` is `{t}`: write seconds from 0")), "{t}: {output}");
+    }
+    // A float would round these to the same time.
+    let rules = "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 1/s, burst: 1}\n";
+    let times = ["1732186800.123456789", "1732186801.123456788", "1732186801.123456789"];
+    let decisions = decisions(rules, &times.map(line).join("\n"));
+    let verdicts: Vec<_> = decisions.iter().map(|decision| &decision["verdict"]).collect();
+    assert_eq!(verdicts, ["allow", "limit", "allow"]);
 }
