@@ -342,8 +342,8 @@ fn allows_degraded_when_the_decision_is_late() {
         "{late}"
     );
     let soon = json!({"domain": "shop", "attributes": {"user": "u1"}}).to_string();
-    crate::daemon::eventually("the thread decides again", || {
-        (exchange(&mut http, "POST /v1/peek", &[], &soon).json()["degraded"] == false).then_some(())
+    crate::daemon::wait_until("the thread decides again", || {
+        exchange(&mut http, "POST /v1/peek", &[], &soon).json()["degraded"] == false
     });
     let auth = exchange(&mut http, "GET /v1/auth", &["x-stall: 200"], "");
     assert_eq!((auth.status, auth.head.contains("\r\ntidegate-degraded: timeout")), (204, true), "{auth:?}");

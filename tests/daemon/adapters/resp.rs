@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use super::{RULES, patient};
-use crate::daemon::{Daemon, Plan, eventually, has};
+use crate::daemon::{Daemon, Plan, has, wait_until};
 use crate::http::metric;
 use crate::wire::{PATIENCE, hit, verdict_of};
 
@@ -233,9 +233,7 @@ fn answers_a_pipeline_in_order() {
     while silent.write_all(&pings).is_ok() {
         assert_eq!(cli(&daemon, "PING"), ["PONG"], "another client is served meanwhile");
     }
-    eventually("its place is free", || {
-        (metric(&daemon, "tidegate_resp_connections") == Some(0.0)).then_some(())
-    });
+    wait_until("its place is free", || metric(&daemon, "tidegate_resp_connections") == Some(0.0));
 }
 
 #[test]
@@ -245,10 +243,10 @@ fn follows_the_mode_of_the_daemon() {
     let (allowed, limited) = ("1) (integer) 0", "1) (integer) 1");
     assert_eq!([throttle(), throttle()], [allowed, limited]);
     daemon.run("switch --all disabled");
-    eventually("it is off", || (throttle() == allowed).then_some(()));
+    wait_until("it is off", || throttle() == allowed);
     assert_eq!(cli(&daemon, "CL.THROTTLE key 0 1 3600")[3], "4) (integer) -1");
     daemon.run("switch --all --clear");
-    eventually("it is on", || (throttle() == limited).then_some(()));
+    wait_until("it is on", || throttle() == limited);
 }
 
 /// The uid decides, as on the socket: these domains are for another user.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::daemon::{BINARY, Plan, daemon, eventually};
+use super::daemon::{BINARY, Plan, daemon, eventually, wait_until};
 use super::http::{admin_socket, get, get_at, get_over_tcp};
 
 #[test]
@@ -79,9 +79,7 @@ fn serves_only_metrics_and_health_over_tcp() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
     let port = daemon.port_of("metrics are served");
     assert_ne!(port, 0, "the one that was free");
-    eventually("every thread has shown that it lives", || {
-        (get(&daemon, "/readyz").status == 200).then_some(())
-    });
+    wait_until("every thread has shown that it lives", || get(&daemon, "/readyz").status == 200);
     for path in ["/metrics", "/healthz", "/readyz"] {
         assert_eq!(get_over_tcp(port, path).status, 200, "{path}");
         assert_eq!(get(&daemon, path).status, 200, "{path}");

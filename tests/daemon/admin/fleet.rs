@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, eventually, finding, finds, has, outcome_of};
+use super::daemon::{Daemon, Plan, eventually, finding, finds, has, outcome_of, wait_until};
 use super::http::{get, post};
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
@@ -281,9 +281,9 @@ fn reports_permits_and_those_in_use() {
     linked(&daemon);
     let mut wire = daemon.greeted();
     let mut begun = 0;
-    eventually("three have begun", || {
+    wait_until("three have begun", || {
         begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
-        (begun == 3).then_some(())
+        begun == 3
     });
     // If Redis answers too late, the fallback allows the request, and its permit follows.
     let page = eventually("each has a permit", || {

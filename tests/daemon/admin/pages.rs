@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::daemon::{Plan, daemon, eventually, has};
+use super::daemon::{Plan, daemon, eventually, has, wait_until};
 use super::http::{ask, get, post};
 use super::wire::hit;
 
@@ -118,9 +118,7 @@ limits:
     assert_eq!(status["callers"]["would_refuse"][0]["text"], "plan=gold", "the rule lets it be shown");
     assert!(!status.to_string().contains("canary"), "{status}");
     // A thread that has just started may not have sent its heartbeat yet.
-    eventually("no warning is left", || {
-        (get(&daemon, "/status").json()["warnings"] == json!([])).then_some(())
-    });
+    wait_until("no warning is left", || get(&daemon, "/status").json()["warnings"] == json!([]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, daemon, eventually};
+use super::daemon::{Daemon, Plan, daemon, wait_until};
 use super::http::{get, post};
 use super::open_metrics::{Metrics, read};
 use super::wire::{Wire, hit};
@@ -166,10 +166,10 @@ fn counts_leases_connections_and_faults() {
     assert_eq!(metrics.of("tidegate_slots_busy{pool=\"other\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_leases"), 2.0);
     drop((wire, stranger, third));
-    eventually("all leases have ended with their sessions", || {
+    wait_until("all leases have ended with their sessions", || {
         let metrics = scrape(&daemon);
         let ended = metrics.of("tidegate_lease_ended_total{reason=\"session\"}");
-        (metrics.of("tidegate_leases") == 0.0 && ended == 2.0).then_some(())
+        metrics.of("tidegate_leases") == 0.0 && ended == 2.0
     });
     assert_eq!(scrape(&daemon).of("tidegate_connections"), 0.0);
 }

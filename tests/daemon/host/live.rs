@@ -19,7 +19,7 @@ use tidegate::clock::{Clock, Now};
 use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
 
 use super::machine::FakeClient;
-use crate::daemon::eventually;
+use crate::daemon::wait_until;
 
 /// Samples one signal of this machine.
 struct Reader {
@@ -182,7 +182,7 @@ fn reads_accept_queue_of_unix_path() {
     assert_eq!(reader.read(), Some(0));
     drop((again, listener, connections));
     // A process forked by another test holds the descriptors until its exec.
-    eventually("the file is left, but no process listens", || reader.read().is_none().then_some(()));
+    wait_until("the file is left, but no process listens", || reader.read().is_none());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, wait_until};
 use super::http::get;
 use super::wire::Wire;
 
@@ -80,7 +80,7 @@ fn soak(seconds: u64) -> Vec<u64> {
     });
     eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", requests.load(Ordering::Relaxed));
     // Each lease has ended by a release, a report, its expiry or the end of its session.
-    eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
+    wait_until("no lease is left", || leases(&daemon) == json!(0));
     // No permit is in use.
     let mut wire = daemon.greeted();
     for user in 0..USERS {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::daemon::{Daemon, Plan, Process, eventually};
+use super::daemon::{Daemon, Plan, Process, wait_until};
 use super::shell::{command, run, text};
 use super::wire::verdict_of;
 use super::work::{daemon, free_permits};
@@ -55,7 +55,7 @@ fn renews_lease_and_forwards_signals() {
     let mut watcher = daemon.greeted();
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
     let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
-    eventually("it holds its place", || is_held().then_some(()));
+    wait_until("it holds its place", || is_held());
     // More than twice the expiry of a lease under this rule.
     for _ in 0..23 {
         sleep(Duration::from_millis(100));
@@ -72,9 +72,9 @@ fn frees_lease_of_killed_acquire() {
     let mut watcher = daemon.greeted();
     // The child keeps the standard streams but not the connection.
     let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     acquired.signal(libc::SIGKILL);
-    eventually("its place is free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
+    wait_until("its place is free", || free_permits(&mut watcher, "u") == 2);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn paced_command_waits_until_interrupted() {
     let proof = daemon.plan.path("proof");
     let script = format!("touch {}", proof.display());
     let mut waiting = start(&daemon.socket(), &["job=mail", "user=u"], &script);
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     waiting.signal(libc::SIGINT);
     assert_eq!(waiting.exit_code(), Some(128 + 2));
     assert_eq!((free_permits(&mut watcher, "u"), proof.exists()), (2, false));
@@ -130,7 +130,7 @@ fn command_outlives_killed_daemon() {
     let go = daemon.plan.path("go");
     let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 5", go.display());
     let mut acquired = start(&daemon.socket(), &["user=u"], &script);
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     daemon.process.signal(libc::SIGKILL);
     // Longer than two renewals.
     sleep(Duration::from_millis(800));

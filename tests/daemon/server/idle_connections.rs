@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, wait_until};
 use super::msgpack::frame;
 use super::wire::{Wire, verdict_of};
 
@@ -87,7 +87,7 @@ fn decides_no_unanswered_request_of_closed_connection() {
             }
         }
         drop((burst, newcomers));
-        eventually("all places are free", || (daemon.process.descriptors_of("socket") < 12).then_some(()));
+        wait_until("all places are free", || daemon.process.descriptors_of("socket") < 12);
     }
     assert!(answered > 0 && unread > 0, "{answered} answered, {unread} not judged");
     // Exactly the answered requests were charged.

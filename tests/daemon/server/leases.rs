@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::daemon::eventually;
+use super::daemon::wait_until;
 use super::wire::{error_of, verdict_of};
 use super::work::{acquire, daemon, free_permits, lease_of};
 
@@ -45,7 +45,7 @@ fn lease_renewed_while_daemon_was_stopped_goes_on() {
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(wire.hear(), Some(json!([2, 2, true])));
     assert_eq!(verdict_of(&wire.ask(&short)), 1, "renewed, it holds its place");
-    eventually("the place is free", || (verdict_of(&wire.ask(&short)) == 0).then_some(()));
+    wait_until("the place is free", || verdict_of(&wire.ask(&short)) == 0);
 }
 
 #[test]
@@ -96,5 +96,5 @@ fn applies_requests_sent_before_hangup() {
     drop(wire);
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(other.ask(&super::wire::hello_of(7, json!({})))[0], 0);
-    eventually("both places are free", || (free_permits(&mut other, "u") == 2).then_some(()));
+    wait_until("both places are free", || free_permits(&mut other, "u") == 2);
 }

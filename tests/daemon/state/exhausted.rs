@@ -10,10 +10,10 @@ use std::process::ExitStatus;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, eventually, wait_until};
 use super::machine::Group;
 use super::msgpack::frame;
-use super::restarts::{allowed, of_session, plan, state};
+use super::restarts::{of_session, plan, state};
 use super::wire::{Wire, hello, hit, verdict_of};
 
 /// The limit of a group, its usage, and the count of kills, under either version of control groups.
@@ -46,12 +46,12 @@ fn export(id: u64) -> serde_json::Value {
 fn busy(daemon: &Daemon) -> (Wire, u64) {
     let mut wire = of_session(daemon, 1);
     let lease = wire.ask(&export(1))[9].as_u64().unwrap();
-    assert_eq!(allowed(&mut wire, "u", 6), 5);
+    assert_eq!(wire.allowed("u", 6), 5);
     // Each snapshot is a new file. The second one from now began after these requests.
     for _ in 0..2 {
         let file = || fs::metadata(state(&daemon.plan).join("tables")).map(|tables| tables.ino()).ok();
         let now = file();
-        eventually("the tables are written", || (file() != now).then_some(()));
+        wait_until("the tables are written", || file() != now);
     }
     (wire, lease)
 }
@@ -79,7 +79,7 @@ fn exhaust(daemon: &mut Daemon) -> ExitStatus {
 fn takes_up(plan: Plan, lease: u64) -> Daemon {
     let daemon = plan.start();
     let mut wire = of_session(&daemon, 1);
-    assert_eq!(allowed(&mut wire, "u", 1), 0, "{}", daemon.log());
+    assert_eq!(wire.allowed("u", 1), 0, "{}", daemon.log());
     assert_eq!(verdict_of(&wire.ask(&export(2))), 0);
     assert_eq!(verdict_of(&wire.ask(&export(3))), 1, "one of two places was held all the while");
     assert_eq!(wire.ask(&json!([2, 4, lease, 0])), json!([2, 4, true]));

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use serde_json::{Value, json};
 
-use super::daemon::{Daemon, Plan, eventually, has, outcome_of};
+use super::daemon::{Daemon, Plan, eventually, has, outcome_of, wait_until};
 use super::http::{get, post};
 use super::wire::{Wire, hit};
 
@@ -162,7 +162,7 @@ fn disable_file_allows_all_while_present() {
     let mut wire = limited(&daemon, "u1");
     let file = daemon.plan.path("disable");
     let mut is = |expected: u64| {
-        eventually("the file is seen", || (verdict(&mut wire, "u1") == expected).then_some(()));
+        wait_until("the file is seen", || verdict(&mut wire, "u1") == expected);
     };
     fs::write(&file, "").unwrap();
     is(0);
@@ -245,18 +245,14 @@ fn warns_of_state_directory_that_every_user_may_write() {
 fn drops_switch_that_expired_while_down() {
     let daemon = plan().start();
     daemon.run("switch per-user disabled --for 1s");
-    eventually("its time is over", || {
-        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
-    });
+    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
     daemon.run("switch per-user disabled --for 1s");
     let daemon = restart(daemon, libc::SIGKILL);
-    eventually("its time is over", || {
-        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
-    });
+    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
     drop(limited(&daemon, "u1"));
-    eventually("nothing is kept of it", || {
+    wait_until("nothing is kept of it", || {
         let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
-        (!kept.contains("per-user")).then_some(())
+        !kept.contains("per-user")
     });
 }
 
@@ -282,7 +278,7 @@ fn warns_and_switches_when_state_is_unwritable() {
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
     // The daemon stores the switch as soon as it can.
     fs::create_dir(daemon.plan.path("nowhere")).unwrap();
-    eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
+    wait_until("it is kept", || daemon.plan.path("nowhere/switches").exists());
 }
 
 #[test]

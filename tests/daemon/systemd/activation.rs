@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use super::daemon::{Daemon, Plan, Process, eventually};
+use super::daemon::{Daemon, Plan, Process, eventually, wait_until};
 use super::tools::program;
 use super::wire::{Wire, hello, hit, verdict_of};
 
@@ -65,7 +65,7 @@ fn commands_reach_daemon_of_passed_socket() {
         let output = command.arg("status").arg("--socket").arg(&path).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    eventually("it answers operators", || (status().0 == Some(0)).then_some(()));
+    wait_until("it answers operators", || status().0 == Some(0));
     // Another daemon owns another socket at the path.
     fs::rename(&path, plan.path("away.sock")).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -120,7 +120,7 @@ fn rejects_unusable_passed_sockets() {
         if !accepts {
             assert_eq!(process.exit_code(), Some(1), "{}", log());
         }
-        eventually(words, || log().contains(words).then_some(()));
+        wait_until(words, || log().contains(words));
         assert!(log().contains("ERROR"), "{}", log());
     }
 }

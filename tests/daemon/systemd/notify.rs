@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate::clock::read_monotonic_micros;
 
-use super::daemon::{Daemon, Plan, Process, eventually};
+use super::daemon::{Daemon, Plan, Process, eventually, wait_until};
 use super::http::get;
 use super::wire::PATIENCE;
 
@@ -106,9 +106,9 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     // The daemon is not ready either.
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
-    eventually("it is not ready", || {
+    wait_until("it is not ready", || {
         let ready = get(&daemon, "/readyz");
-        (ready.status == 503 && ready.body.contains(&words)).then_some(())
+        ready.status == 503 && ready.body.contains(&words)
     });
     // Decisions of the other thread cause no message.
     wires[1].assert_served();
@@ -119,7 +119,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     assert!(pings <= 1, "{meanwhile:?}");
     notify_socket.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread works again"]);
-    eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
+    wait_until("it is ready", || get(&daemon, "/readyz").status == 200);
 }
 
 #[test]

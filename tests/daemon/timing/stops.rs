@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::daemon::{Daemon, Plan, eventually};
+use super::daemon::{Daemon, Plan, wait_until};
 use super::http::{admin_socket, get};
 use super::machine::timed;
 use super::msgpack::frame;
@@ -88,9 +88,7 @@ fn second_signal_exits_during_table_write() {
         let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();
         Wire::greeted(&daemon.socket()).assert_served();
         daemon.process.signal(first);
-        eventually("the tables are being written", || {
-            daemon.plan.path("state/tables.new").exists().then_some(())
-        });
+        wait_until("the tables are being written", || daemon.plan.path("state/tables.new").exists());
         daemon.process.signal(second);
         assert_eq!(daemon.process.exit_code(), Some(1), "{}", daemon.log());
         assert!(!daemon.log().contains("drained"), "{}", daemon.log());

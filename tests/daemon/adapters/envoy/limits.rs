@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::client::{Ask, Grpc, PATH, ask, framed};
 use super::{start, with_envoy};
-use crate::daemon::{Plan, eventually};
+use crate::daemon::{Plan, wait_until};
 use crate::http::metric;
 use crate::wire::PATIENCE;
 
@@ -153,8 +153,8 @@ fn answers_the_streams_in_flight_at_the_end() {
             })
         })
         .collect();
-    eventually("they ask", || {
-        (metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}") > Some(200.0)).then_some(())
+    wait_until("they ask", || {
+        metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}") > Some(200.0)
     });
     daemon.stop();
     let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
@@ -170,8 +170,6 @@ fn is_unavailable_when_the_decision_is_late() {
     let mut envoy = Grpc::connect(&daemon);
     let late = envoy.call(PATH, &[], &ask("shop", &["user=u1 debug-stall=200"]));
     assert_eq!((late.status, &*late.message), (UNAVAILABLE, "timeout"), "{late:?}");
-    eventually("the thread decides again", || {
-        (envoy.call(PATH, &[], &ask("shop", &["plan=x"])).status == 0).then_some(())
-    });
+    wait_until("the thread decides again", || envoy.call(PATH, &[], &ask("shop", &["plan=x"])).status == 0);
     assert!(metric(&daemon, "tidegate_envoy_answers_total{answer=\"degraded\"}") >= Some(1.0));
 }
