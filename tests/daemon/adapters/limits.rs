@@ -1,14 +1,7 @@
 //! Connections of the adapter: too many, half requests, and the end of the daemon. The socket is not affected.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-
-use serde_json::json;
-
 use super::{connect, exchange, with_http};
-use crate::daemon::{Plan, eventually, wait_until};
-use crate::http::metric;
-use crate::wire::PATIENCE;
+use crate::prelude::*;
 
 const HIT: &str = "POST /v1/hit";
 
@@ -109,7 +102,7 @@ fn answers_the_requests_in_flight_at_the_end() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let mut http = connect(&daemon);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let mut answers = 0;
                 let bytes = super::request_bytes(HIT, &[], &body(), "");
                 let mut part = [0; 4_096];

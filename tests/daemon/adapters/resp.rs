@@ -1,14 +1,10 @@
 //! RESP: redis-cli, and raw bytes.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::process::Command;
 
 use super::{RULES, patient};
-use crate::daemon::{Daemon, Plan, has, wait_until};
-use crate::http::metric;
-use crate::wire::{PATIENCE, hit, verdict_of};
+use crate::prelude::*;
 
 /// A patient daemon with the adapter on a socket, and further settings.
 fn with_resp(settings: &str) -> Daemon {
@@ -213,7 +209,7 @@ fn answers_a_pipeline_in_order() {
     let daemon = with_resp("");
     let mut stream = connect(&daemon);
     let mut reader = stream.try_clone().unwrap();
-    let writer = std::thread::spawn(move || {
+    let writer = thread::spawn(move || {
         let commands: Vec<u8> =
             (0..2_000).flat_map(|_| array(&[b"CL.THROTTLE", b"k", b"3999", b"1", b"3600"])).collect();
         let hits: Vec<u8> = (0..50).flat_map(|_| array(&[b"HIT", b"shop", b"user", b"u1"])).collect();
@@ -267,7 +263,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let tcp = "adapters: {resp: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
     let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["RESP is not served", "token: No such file", "correct `adapters.resp`"]);
-    std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
+    fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
     let port = daemon.port_of("RESP is served");
     let ask = |commands: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

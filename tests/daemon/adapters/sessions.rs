@@ -1,10 +1,7 @@
 //! Named sessions: leases end by release or with their session.
 
-use serde_json::{Value, json};
-
 use super::{connect, exchange, post, with_http};
-use crate::daemon::{Daemon, Plan, wait_until};
-use crate::http::metric;
+use crate::prelude::*;
 
 fn acquire(daemon: &Daemon, session: &str) -> Value {
     let head = format!("tidegate-session: {session}");

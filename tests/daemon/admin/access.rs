@@ -1,16 +1,9 @@
 //! Access to the operators' listeners: users, paths per listener, an admin socket that cannot be bound.
 
-use std::fs;
+use crate::prelude::*;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use serde_json::json;
-
-use super::daemon::{BINARY, Plan, daemon, eventually, wait_until};
-use super::http::{admin_socket, get, get_at, get_over_tcp};
 
 #[test]
 fn creates_admin_socket_for_owner_only() {
@@ -138,11 +131,11 @@ fn leaves_symlink_at_admin_path_untouched() {
 fn next_daemon_takes_over_admin_socket() {
     let mut first = daemon();
     first.process.signal(libc::SIGTERM);
-    let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+    let mut second = Process::start(&mut first.plan.command("log-2"));
     eventually("the second answers", || {
         if second.has_ended().is_some() {
             // The bind preceded the release by the first daemon.
-            second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+            second = Process::start(&mut first.plan.command("log-2"));
         }
         let answer = get_at(&admin_socket(&first), "/status")?;
         first.process.has_ended()?;

@@ -1,17 +1,10 @@
 //! A daemon without free descriptors: existing connections are served, operations that need one fail, are
 //! reported and retried, and all recovers with free descriptors.
 
-use std::fs;
-use std::thread::sleep;
-use std::time::Duration;
-
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, wait_until};
-use super::http::{admin_socket, get, get_at};
 use super::scrape::scrape;
-use super::wire::{Wire, hello, hit};
+use crate::prelude::*;
 
 /// Another burst than that of [`RULES`].
 const OTHER_RULES: &str = "\
@@ -59,7 +52,7 @@ fn logs_missing_descriptors_and_recovers() {
     daemon.process.signal(libc::SIGHUP);
     daemon.await_log(&["Too many open files", "rules", "LimitNOFILE"]);
     let socket = admin_socket(&daemon);
-    let operator = std::thread::spawn(move || get_at(&socket, "/healthz"));
+    let operator = thread::spawn(move || get_at(&socket, "/healthz"));
     // No busy loop: an immediate retry uses 100 ticks per second. A few are needed for ten writes per second.
     let ticks = daemon.process.cpu_ticks();
     for id in 0..15 {

@@ -1,18 +1,9 @@
 //! `tidegate record`: a complete trace with hashed values, which a replay decides like the daemon.
 
-use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, Process, daemon, eventually, has, outcome_of, wait_until};
-use super::http::admin_socket;
 use super::scrape::scrape;
-use super::wire::{PATIENCE, Wire, hit};
+use crate::prelude::*;
 
 /// Limits of every kind that a trace can represent.
 const RULES: &str = "\

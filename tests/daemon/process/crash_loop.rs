@@ -1,10 +1,6 @@
 //! A daemon that repeatedly ends by its own panic or abort starts without the possible cause.
 
-use std::fs;
-use std::path::PathBuf;
-
-use super::daemon::{Daemon, Plan, Process, RULES, wait_until};
-use super::http::{get, metric};
+use crate::prelude::*;
 
 /// With a state directory, and a short time until rules are proven.
 fn plan() -> Plan {

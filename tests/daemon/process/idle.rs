@@ -1,10 +1,6 @@
 //! Wake-ups of a daemon without clients.
 
-use std::time::Duration;
-
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{daemon, eventually};
+use crate::prelude::*;
 
 #[test]
 fn wakes_rarely_without_clients() {
@@ -13,7 +9,7 @@ fn wakes_rarely_without_clients() {
     eventually("a span with few wake-ups", || {
         let waits = || ["tidegate", "decide-0"].map(|thread| daemon.process.waits_of(thread));
         let (begin, before) = (read_boot_nanos(), waits());
-        std::thread::sleep(Duration::from_secs(1));
+        sleep(Duration::from_secs(1));
         let after = waits();
         let ticks = (read_boot_nanos() - begin) / 250_000_000;
         let [accepting, deciding] = [after[0] - before[0], after[1] - before[1]];

@@ -1,15 +1,7 @@
 //! Hours of work with clients that crash and abandon requests: no leases left, constant memory.
 
+use crate::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, wait_until};
-use super::http::get;
-use super::wire::Wire;
 
 const RULES: &str = "\
 domain: api
@@ -72,7 +64,7 @@ fn soak(seconds: u64) -> Vec<u64> {
         let (begin, span) = (read_boot_nanos(), seconds * 1_000_000_000);
         for tenth in 1..=10 {
             while read_boot_nanos() - begin < span * tenth / 10 {
-                thread::sleep(Duration::from_millis(50));
+                sleep(Duration::from_millis(50));
             }
             resident.push(daemon.process.resident_kib());
         }

@@ -1,13 +1,7 @@
 //! Threads that cannot start or that panic: the daemon decides without them, and restarts them.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::chown;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::Command;
-
-use super::daemon::{BINARY, Daemon, Plan, Process, RULES, eventually, wait_until};
-use super::http::{admin_socket, get, metric, post};
 
 /// Users of this test alone, as RLIMIT_NPROC counts all threads of a user.
 const FIRST_USER: u32 = 61_000;

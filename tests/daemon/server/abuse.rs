@@ -1,14 +1,7 @@
 //! Misbehaving clients harm only themselves.
 
-use std::io::Read;
+use crate::prelude::*;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-
-use serde_json::json;
-
-use super::daemon::{Daemon, Plan, wait_until};
-use super::msgpack::{frame, framed};
-use super::wire::{PATIENCE, hello};
 
 /// Rules without a key, so that odd requests do not grow the tables.
 fn keyless() -> Daemon {

@@ -1,17 +1,8 @@
 //! `tidegate acquire`: runs a command under a lease.
 
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::json;
-
-use super::daemon::{Daemon, Plan, Process, wait_until};
 use super::shell::{command, run, text};
-use super::wire::verdict_of;
 use super::work::{daemon, free_permits};
+use crate::prelude::*;
 
 /// Runs a command under a lease of a login; returns its exit code and standard error.
 fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
@@ -84,16 +75,16 @@ fn paced_command_waits_until_interrupted() {
     let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
     let daemon = plan.start();
     let soon = ["acquire", "paced", "at=soon", "--", "true"];
-    let begin = tidegate::clock::read_boot_nanos();
+    let begin = read_boot_nanos();
     for _ in 0..3 {
         assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
     }
-    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
-    let begin = tidegate::clock::read_boot_nanos();
+    assert!(read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
+    let begin = read_boot_nanos();
     for _ in 0..3 {
         assert_eq!(run(&daemon.socket(), &["hit", "paced", "at=soon"]).status.code(), Some(0));
     }
-    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
+    assert!(read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
     // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
     assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));

@@ -1,12 +1,6 @@
 //! Internal errors and invalid files: they are reported, and requests are allowed.
 
-use std::fs;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, Process, daemon, wait_until};
-use super::msgpack::frame;
-use super::wire::{error_of, hello, hit, verdict_of};
+use crate::prelude::*;
 
 /// A HIT that makes a debug build panic in the decision.
 pub(crate) fn panicking(id: u64) -> Value {

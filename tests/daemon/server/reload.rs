@@ -1,14 +1,7 @@
 //! Rules that change while the daemon runs: all ways to write them, the preserved states, the log.
 
-use std::fs;
-use std::io::Write;
+use crate::prelude::*;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use serde_json::Value;
-
-use super::daemon::{Daemon, Plan, RULES, daemon, wait_until};
-use super::wire::{Wire, hit, verdict_of};
 
 /// The usual rules with another burst, which identifies the version.
 fn version(burst: u32) -> String {
@@ -54,7 +47,7 @@ fn reads_no_file_that_its_writer_has_open() {
     writer.write_all(first.as_bytes()).unwrap();
     // Longer than a pause of a writer that closes its file.
     for _ in 0..10 {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        sleep(Duration::from_millis(50));
         assert_eq!(limit(&daemon), Some(7));
     }
     // Another domain does not wait for it.
@@ -240,7 +233,7 @@ const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
 
 #[test]
 fn polls_rules_without_inotify() {
-    let probe = std::process::Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
+    let probe = Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
     if !probe.is_ok_and(|status| status.success()) {
         eprintln!("user namespaces cannot be made here: what happens without inotify is not tested");
         return;

@@ -1,14 +1,9 @@
 //! Leases end with connections that close at any time, and with exited processes.
 
-use std::io::Write;
-
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
-use super::daemon::{Daemon, Script, eventually, wait_until};
-use super::msgpack::frame;
-use super::wire::hello;
 use super::work::{acquire, daemon, free_permits, lease_of};
+use crate::prelude::*;
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]

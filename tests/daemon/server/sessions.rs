@@ -1,15 +1,7 @@
 //! Sessions over the socket: owners of leases, and the effect of closed connections and exited processes.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::wait_until;
-use super::msgpack::frame;
-use super::wire::{error_of, hello_of, verdict_of};
 use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
+use crate::prelude::*;
 
 #[test]
 fn frees_leases_when_session_does_not_reconnect() {

@@ -1,19 +1,12 @@
 //! A failing or slow disk: decisions continue, the previous file stays valid, the failure is logged.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, wait_until};
-use super::http::metric;
-use super::msgpack::frame;
 use super::restarts::{end, plan, state};
 use super::strace::{Fault, calls, may_trace};
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Users besides the observed one, so that a snapshot takes several writes.
 const USERS: u64 = 12_000;
@@ -51,7 +44,7 @@ impl Client {
     fn start(daemon: &Daemon) -> Client {
         let (mut wire, stop) = (daemon.greeted(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
-        let asking = std::thread::spawn(move || {
+        let asking = thread::spawn(move || {
             let mut took = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let begun = read_boot_nanos();
@@ -181,7 +174,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     let begun = read_boot_nanos();
     let client = Client::start(&daemon);
     // A hundred writes would fit into this time.
-    std::thread::sleep(Duration::from_millis(1_500));
+    sleep(Duration::from_millis(1_500));
     let took = client.stop();
     assert_eq!(daemon.greeted().allowed("u", 1), 1);
     assert!(unfinished.exists() && writes(&daemon) == 1.0, "the disk still has it");

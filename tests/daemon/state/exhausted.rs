@@ -1,20 +1,14 @@
 //! Out of memory: the kernel kills the daemon, or it aborts. The next one restores its leases.
 
-use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, eventually, wait_until};
 use super::machine::Group;
-use super::msgpack::frame;
 use super::restarts::{of_session, plan, state};
-use super::wire::{Wire, hello, hit, verdict_of};
+use crate::prelude::*;
 
 /// The limit of a group, its usage, and the count of kills, under either version of control groups.
 const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
@@ -38,7 +32,7 @@ fn kills(group: &Group) -> u64 {
 }
 
 /// An ACQUIRE of one of two permits of an organisation.
-fn export(id: u64) -> serde_json::Value {
+fn export(id: u64) -> Value {
     json!([1, id, "api", [["job", "export", "org", "o"]]])
 }
 

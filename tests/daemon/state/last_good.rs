@@ -1,10 +1,8 @@
 //! A start with errors in a domain's files uses the domain's last good rules.
 
-use std::fs;
-
-use super::daemon::{Daemon, Plan, wait_until};
 use super::restarts::{RULES, plan, state};
 use super::strace::{Fault, calls, may_trace};
+use crate::prelude::*;
 
 const TABLED: &str = "\
 domain: tabled
@@ -26,7 +24,7 @@ fn two_domains() -> Daemon {
 
 fn of_tabled(daemon: &Daemon, user: &str) -> u64 {
     let mut wire = daemon.greeted();
-    let ask = |id| serde_json::json!([3, id, "tabled", [["user", user]]]);
+    let ask = |id| json!([3, id, "tabled", [["user", user]]]);
     (0..5).filter(|id| wire.ask(&ask(*id))[2] == 0).count() as u64
 }
 

@@ -1,10 +1,9 @@
 //! Named pipes and directories at the paths of state files: no start blocks on a pipe.
 
-use std::fs;
-
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::restarts::{end, plan, state};
+use crate::prelude::*;
 
 const FILES: &str = "tables switches rules rules-proven fleet-overrides fleet-identity hash-key crashes lock";
 

@@ -1,16 +1,7 @@
 //! The exact state that survives a restart of the daemon.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, wait_until};
-use super::wire::{Wire, hit, verdict_of};
 
 pub(crate) const RULES: &str = "\
 domain: api

@@ -1,9 +1,8 @@
 //! A suspended machine: its boot-time clock has advanced, its monotonic clock has not.
 
-use std::fs;
-
 use super::restarts::{end, plan};
 use super::trouble::may;
+use crate::prelude::*;
 
 #[test]
 fn fills_buckets_while_the_machine_sleeps() {

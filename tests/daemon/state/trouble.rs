@@ -1,12 +1,9 @@
 //! Faults of the state directory: the daemon serves, logs each once, and recovers.
 
-use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
-use std::process::Command;
 
-use super::daemon::{Plan, wait_until};
-use super::http::metric;
 use super::restarts::{end, plan, state};
+use crate::prelude::*;
 
 /// Asserts that the daemon serves and logs one line with these words.
 fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
@@ -223,7 +220,7 @@ fn logs_full_disk_once_and_retries() {
     daemon.await_log(&["WARN", "cannot be written", "No space left"]);
     let inside = |name: &str| {
         let pid = daemon.process.id();
-        std::path::PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
+        PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
     };
     // The partial file is removed, and the previous one, if any, stays.
     wait_until("nothing is left of it", || !inside("tables.new").exists());

@@ -1,13 +1,7 @@
 //! Daemons of different state versions, one after the other.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use serde_json::json;
-
-use super::daemon::{Plan, wait_until};
 use super::restarts::{end, plan, state};
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 /// Gives the files of a stopped daemon a later version. No checksum covers their versions.
 fn age(plan: &Plan) {

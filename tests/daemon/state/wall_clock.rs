@@ -1,15 +1,10 @@
 //! Steps of the wall clock by an hour, with the daemon running or down, leave intervals unaffected.
 
-use std::time::Duration;
+use tidegate::clock::unix_nanos;
 
-use serde_json::{Value, json};
-use tidegate::clock::{read_boot_nanos, unix_nanos};
-
-use super::daemon::{Daemon, Plan, wait_until};
 use super::faketime::{WallClock, may_fake};
-use super::http::{get, post};
 use super::restarts::{of_session, plan};
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 const RULES: &str = "\
 domain: api
@@ -174,7 +169,7 @@ fn set_while_it_is_away(seconds: i64) {
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
     // Stored overrides have wall-clock ends: the daemon writes them again for the new clock.
-    let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+    let kept = || fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     let first = kept();
     step(&daemon, &mut clock, seconds);
     wait_until("orders are written again", || kept() != first);

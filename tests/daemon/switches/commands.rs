@@ -1,13 +1,7 @@
 //! Operators' overrides: commands, admin socket, `disable` file, state directory.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, eventually, has, outcome_of, wait_until};
-use super::http::{get, post};
-use super::wire::{Wire, hit};
 
 pub(crate) fn plan() -> Plan {
     Plan::new().with_state()
@@ -53,7 +47,7 @@ fn switch_command_applies_to_next_request() {
     assert_eq!(printed, "everything: shadow until it is cleared; the settings say enforce\n");
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
-    assert_eq!(late.ask(&super::wire::hello())[3]["mode"], "shadow", "who comes now is told");
+    assert_eq!(late.ask(&hello())[3]["mode"], "shadow", "who comes now is told");
     let printed = daemon.run("switch per-user enforce");
     assert!(printed.contains("but the whole daemon is in shadow, so this is too"), "{printed}");
     daemon.run("switch --all enforce");

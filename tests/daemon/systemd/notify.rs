@@ -1,15 +1,9 @@
 //! Messages to a service manager.
 
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
-use std::time::Duration;
 
-use serde_json::json;
+use crate::prelude::*;
 use tidegate::clock::read_monotonic_micros;
-
-use super::daemon::{Daemon, Plan, Process, eventually, wait_until};
-use super::http::get;
-use super::wire::PATIENCE;
 
 /// The manager's end of its socket.
 struct NotifySocket(UnixDatagram);
@@ -74,7 +68,7 @@ fn notifies_systemd_of_ready_reload_and_stop() {
     notify_socket.next_with("READY=1");
     assert_eq!(notify_socket.next_with("STATUS="), ["STATUS=serving: 1 rule in 1 domain"]);
     // Rules with errors: it continues and reports them.
-    std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
+    fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
     daemon.process.signal(libc::SIGHUP);
     notify_socket.next_with("RELOADING=1");
     notify_socket.next_with("READY=1");
@@ -127,8 +121,8 @@ fn serves_when_service_manager_does_not_listen() {
     // The socket does not exist.
     let plan = Plan::new();
     let mut process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_millis(200))));
-    eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());
-    super::wire::Wire::greeted(&plan.socket()).assert_served();
+    eventually("it serves", || UnixStream::connect(plan.socket()).ok());
+    Wire::greeted(&plan.socket()).assert_served();
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
     // The receiver never reads: the kernel buffers some messages, then a sender would block.

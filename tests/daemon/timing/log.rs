@@ -1,18 +1,14 @@
 //! A log that cannot be written affects only the log.
 
-use std::fs::{self, File};
-use std::io::{PipeReader, Write, pipe};
+use std::fs::File;
+use std::io::{PipeReader, pipe};
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, Process, RULES, eventually, wait_until};
-use super::http::metric;
 use super::machine::timed;
 use super::tries;
+use crate::prelude::*;
 
 /// Kinds of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +131,7 @@ fn no_other_file_becomes_standard_error() {
     let (daemon, _) = start(Log::Absent);
     work(&daemon);
     let fd = format!("/proc/{}/fd/2", daemon.process.id());
-    assert_eq!(fs::read_link(fd).unwrap(), std::path::Path::new("/dev/null"));
+    assert_eq!(fs::read_link(fd).unwrap(), Path::new("/dev/null"));
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
-use std::time::Duration;
-
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
-use super::redis_server::Redis;
 use super::{count, counted, echo, failures, link, one, said_back, up};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {

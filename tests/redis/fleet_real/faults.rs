@@ -1,18 +1,12 @@
 //! Tests all failures of Redis: callers see no error and stay limited, and the budget recovers with Redis.
 
-use std::thread::sleep;
-use std::time::Duration;
-
 use rustix::process::Signal;
-use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, outcome_of, wait_until};
 use super::hosts::{
     Asked, CUT_OFF, Caller, LINKED, await_one_more, count_log, hosts, metric, most_at_once, passed,
     passed_between, plan, rules,
 };
-use super::http::get;
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
@@ -173,7 +167,7 @@ fn full_redis_is_named() {
     redis.order("CONFIG SET maxmemory 1");
     host.await_log(&[CUT_OFF, "oom"]);
     let state = || {
-        let fleet: serde_json::Value = serde_json::from_str(&get(&host, "/fleet").body).unwrap();
+        let fleet: Value = serde_json::from_str(&get(&host, "/fleet").body).unwrap();
         fleet["nodes"][0]["state"].as_str().unwrap().to_owned()
     };
     wait_until("it is full", || state() == "full");

@@ -1,22 +1,17 @@
 //! Tests false fleet overrides in Redis: rules of `scope: host` stay in force, and the alarm shows.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::fleet::overrides::OverridesDocument;
 use tidegate::fleet::secrets::OverridesKey;
 
-use super::daemon::{Daemon, eventually, wait_until};
 use super::hosts::{metric, plan};
-use super::http::get;
 use super::liar::Liar;
 use super::overrides::{ALLOW, LIMIT, RULES, await_line, await_no_line, uses_up, verdict};
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 const KEY: &str = "tg:{tm}:overrides";
 
@@ -209,7 +204,7 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
     let ready = get(&host, "/readyz").body;
     assert!(ready.contains("note: everything is disabled on all hosts until 2"), "{ready}");
     assert!(host.run("status").contains("everything is disabled on all hosts until 2"));
-    std::thread::sleep(lasts.saturating_sub(now().at.since(since)));
+    sleep(lasts.saturating_sub(now().at.since(since)));
     wait_until("it ends", || verdict(&host, "u1") == LIMIT);
     assert_eq!(get(&host, "/readyz").body, "ready\n");
 }

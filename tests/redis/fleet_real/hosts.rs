@@ -1,16 +1,9 @@
 //! Starts daemons that share a Redis, and their callers.
 
-use std::fs;
-use std::path::PathBuf;
+use crate::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{JoinHandle, sleep};
-use std::time::Duration;
-
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, wait_until};
-use super::wire::{Wire, hit, verdict_of};
+use std::thread::JoinHandle;
 
 /// Log lines of a daemon once it is linked, and once it detects an outage.
 pub(crate) const LINKED: &str = "budgets are shared with the other hosts";
@@ -122,9 +115,9 @@ impl Caller {
     }
 }
 
-fn question(id: u64, caller: &str) -> serde_json::Value {
+fn question(id: u64, caller: &str) -> Value {
     match caller.starts_with("job") {
-        true => serde_json::json!([3, id, "api", [["job", caller]]]),
+        true => json!([3, id, "api", [["job", caller]]]),
         false => hit(id, caller),
     }
 }

@@ -1,11 +1,7 @@
 //! Tests hosts that exit, and hosts with the same identity.
 
-use std::fs;
-use std::time::Duration;
-
-use super::daemon::{Daemon, eventually};
 use super::hosts::{CUT_OFF, LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 /// Burst of a rate too slow to refill during a test.
 const ONCE: u32 = 3_000;
@@ -110,7 +106,7 @@ fn counts_hosts_with_fleet_rules_only() {
     let host = plan(&redis.url(), of_host, "").start();
     // It reads fleet overrides, and sends nothing about itself.
     host.await_log(&["connected to Redis"]);
-    std::thread::sleep(Duration::from_millis(1_200));
+    sleep(Duration::from_millis(1_200));
     assert_eq!((count_log(&host, LINKED), redis.say("DBSIZE")), (0, ":0\r\n".to_owned()), "{}", host.log());
     fs::write(host.plan.path("rules/api.yaml"), once()).unwrap();
     host.process.signal(1);

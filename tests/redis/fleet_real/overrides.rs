@@ -1,17 +1,9 @@
 //! Tests that an operator's change on one host holds on all hosts.
 
-use std::fs;
-use std::time::Duration;
-
 use rustix::process::Signal;
-use serde_json::Value;
-use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, Plan, eventually, wait_until};
 use super::hosts::{metric, plan};
-use super::http::post;
-use super::redis_server::Redis;
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Five requests of each user on each host, without refill during a test; and a budget of all hosts.
 pub(crate) const RULES: &str = "\
@@ -162,7 +154,7 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     // The same for a shared budget.
     hosts[0].run("block shared tenant=t1 --for 2s --fleet");
     let blocked = |tenant: &str| {
-        let asked = serde_json::json!([3, 9, "api", [["tenant", tenant]]]);
+        let asked = json!([3, 9, "api", [["tenant", tenant]]]);
         verdict_of(&hosts[0].greeted().ask(&asked)) == LIMIT
     };
     assert!(blocked("t1") && !blocked("t2"));

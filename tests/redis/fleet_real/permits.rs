@@ -1,16 +1,8 @@
 //! Tests concurrency limits over daemons that share a Redis: the permits of hosts that exit or restart.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, eventually};
 use super::hosts::{LINKED, hosts};
 use super::leaving::end;
-use super::redis_server::Redis;
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 /// The permits of all hosts together.
 const MAX: usize = 12;

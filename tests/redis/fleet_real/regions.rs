@@ -1,10 +1,7 @@
 //! Tests two regions, each with its own Redis and a portion of every budget.
 
-use std::time::Duration;
-
-use super::daemon::Daemon;
 use super::hosts::{ask_all, await_counted, most_at_once, passed, passed_between, plan, rules};
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 const RATE: f64 = 400.0;
 const BURST: u32 = 200;

@@ -1,21 +1,15 @@
 //! Tests pending requests of one connection: replies, order and payments.
 
 use std::sync::atomic::Ordering;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
 
-use super::daemon::{Daemon, eventually, has, wait_until};
 use super::hosts::{
     CUT_OFF, ask_all, await_counted, count_log, hosts, lost_replies, metric, passed, plan, rules,
 };
 use super::leaving::left;
-use super::msgpack::frame;
 use super::proxy::RedisProxy;
-use super::redis_server::Redis;
-use super::wire::{Wire, hit, verdict_of};
+use crate::prelude::*;
 
 const ALLOW: u64 = 0;
 const LIMIT: u64 = 1;

@@ -1,14 +1,7 @@
 //! Tests one reserve over two daemons: leases on one host cause refusals of other requests on the other.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, wait_until};
 use super::hosts::hosts;
-use super::redis_server::Redis;
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 const SLOTS: usize = 10;
 /// Limit of one host: half of all slots of both.

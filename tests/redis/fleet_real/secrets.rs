@@ -1,19 +1,10 @@
 //! Tests certificates and fleet secrets with whole daemons.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::thread::sleep;
-use std::time::Duration;
-
 use super::certificates::server;
-use super::daemon::{Daemon, eventually, has, outcome_of, wait_until};
 use super::hosts::{
     LINKED, ask_all, assert_limits_alone, await_counted, count_log, metric, most_at_once, passed, plan, rules,
 };
-use super::http::get;
-use super::redis_server::Redis;
-use super::wire::{Wire, hit, verdict_of};
+use crate::prelude::*;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
@@ -61,7 +52,7 @@ fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
 
 /// Returns the number of hosts with another secret that a host knows.
 fn others(host: &Daemon) -> u64 {
-    let fleet: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
+    let fleet: Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
     fleet["secret"]["other_hosts"].as_u64().unwrap()
 }
 

@@ -1,11 +1,8 @@
 //! Tests keys over several servers, of which one is down for a while: an outage for all keys.
 
-use std::fs;
-
-use super::daemon::Plan;
 use super::hosts::{CUT_OFF, LINKED, rules};
 use super::redis_cluster::Three;
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 /// `redis` names all of the servers.
 fn loses_one(redis: &str, servers: &mut [Redis; 3]) {

@@ -1,15 +1,12 @@
 //! Malformed requests, hostile connections, and the end of the daemon. Nothing else is affected.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 
 use prost::Message;
 
 use super::client::{Ask, Grpc, PATH, ask, framed};
 use super::{start, with_envoy};
-use crate::daemon::{Plan, wait_until};
-use crate::http::metric;
-use crate::wire::PATIENCE;
+use crate::prelude::*;
 
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
@@ -141,7 +138,7 @@ fn answers_the_streams_in_flight_at_the_end() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let mut envoy = Grpc::connect(&daemon);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let body = framed(&ask("shop", &["plan=x"]).encode_to_vec());
                 let mut answers = 0;
                 while let Ok(reply) = envoy.call_raw(PATH, &[], body.clone()) {
