@@ -1,16 +1,10 @@
 //! Files that another user has put among rules, tables, tests and traces: links that lead out, pipes, files
 //! of an untrusted user. Runs each command of the real program that reads such files.
 
-use crate::daemon;
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::{chown, symlink};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
-
-use daemon::{BINARY, Plan, Process};
 
 const RULES: &str =
     "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 2/s, overrides_file: partners.csv}\n";
@@ -207,7 +201,7 @@ fn never_blocks_on_file_swapped_for_pipe() {
     let (read, ends) = mpsc::channel();
     let rules = path("rules");
     // Not joined, since it would never return.
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let mut seen = [0_u32; 2];
         while seen.iter().any(|count| *count < 200) {
             let was_read = tidegate::rules::read(&rules).problems.is_empty();
@@ -215,7 +209,7 @@ fn never_blocks_on_file_swapped_for_pipe() {
         }
         read.send(seen).unwrap();
     });
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 pipe();

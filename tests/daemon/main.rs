@@ -47,6 +47,25 @@ mod redis_server;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod wire;
 
+/// Names that most tests use.
+mod prelude {
+    pub(crate) use std::fs;
+    pub(crate) use std::io::{Read, Write};
+    pub(crate) use std::os::unix::net::UnixStream;
+    pub(crate) use std::path::{Path, PathBuf};
+    pub(crate) use std::process::{Command, Stdio};
+    pub(crate) use std::thread::{self, sleep};
+    pub(crate) use std::time::Duration;
+
+    pub(crate) use serde_json::{Value, json};
+    pub(crate) use tidegate::clock::read_boot_nanos;
+
+    pub(crate) use crate::daemon::*;
+    pub(crate) use crate::http::*;
+    pub(crate) use crate::msgpack::*;
+    pub(crate) use crate::wire::*;
+}
+
 mod adapters;
 mod admin;
 mod foreign_files;

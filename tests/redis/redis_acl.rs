@@ -2,8 +2,8 @@
 
 use crate::fleet_link::{down, is_down_for, one, options, until, up};
 use crate::redis_server;
-use std::fs;
 
+use crate::prelude::*;
 use redis::Value;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;

@@ -417,4 +417,9 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
+/// Polls like [`eventually`] until it is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, || is_so().then_some(()));
+}
+
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");

@@ -48,6 +48,11 @@ impl Wire {
         self.hear().expect("a reply")
     }
 
+    /// The number of allowed requests of a user among `hits`.
+    pub(crate) fn allowed(&mut self, user: &str, hits: u64) -> u64 {
+        (0..hits).filter(|id| verdict_of(&self.ask(&hit(*id, user))) == 0).count() as u64
+    }
+
     /// The next reply; `None` if the daemon closed the connection.
     pub(crate) fn hear(&mut self) -> Option<Value> {
         loop {

@@ -1,12 +1,10 @@
 //! Requests of proxies, and of clients over TCP.
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use serde_json::json;
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 
 use super::{RULES, connect, exchange, patient, post, send, with_http};
-use crate::http::Answer;
+use crate::prelude::*;
 
 const AUTH: &str = "auth: {domain: shop, attributes: {user: X-User, agent: User-Agent, mail: X-Mail}}";
 
@@ -78,17 +76,17 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let token_file = daemon.plan.path("token");
     std::os::unix::fs::symlink("/dev/zero", &token_file).unwrap();
     daemon.await_log(&["a file of a token has at most 4096 bytes"]);
-    std::fs::remove_file(&token_file).unwrap();
+    fs::remove_file(&token_file).unwrap();
     mknodat(CWD, &token_file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     daemon.await_log(&["a token has at least 16 bytes"]);
-    std::fs::remove_file(&token_file).unwrap();
-    std::fs::write(&token_file, format!("{token}\n")).unwrap();
+    fs::remove_file(&token_file).unwrap();
+    fs::write(&token_file, format!("{token}\n")).unwrap();
     let port = daemon.port_of("HTTP is served");
     let ask = |request: &str, head: &str, body: &str| {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let bytes = super::request_bytes(request, &[head, "connection: close"], body, "");
         let stream = UnixStream::from(std::os::fd::OwnedFd::from(stream));
-        Answer::read(&crate::http::say(stream, &bytes)).expect("an answer")
+        Answer::read(&say(stream, &bytes)).expect("an answer")
     };
     let right = format!("tidegate-token: {token}");
     let (api, shop) = (r#"{"domain": "api"}"#, r#"{"domain": "shop"}"#);

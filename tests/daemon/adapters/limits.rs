@@ -1,14 +1,7 @@
 //! Connections of the adapter: too many, half requests, and the end of the daemon. The socket is not affected.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-
-use serde_json::json;
-
 use super::{connect, exchange, with_http};
-use crate::daemon::{Plan, eventually};
-use crate::http::metric;
-use crate::wire::PATIENCE;
+use crate::prelude::*;
 
 const HIT: &str = "POST /v1/hit";
 
@@ -28,7 +21,7 @@ fn closes_connections_above_the_limit_of_a_user() {
         let held = || metric(&daemon, "tidegate_held_bytes{users=\"all\"}").unwrap();
         let before = held();
         let open: Vec<_> = (0..most).map(|_| connect()).collect();
-        eventually("all are let in", || (count("") == Some(most.into())).then_some(()));
+        wait_until("all are let in", || count("") == Some(most.into()));
         assert!(held() >= before + f64::from(most) * 16_384.0, "{adapter}: their memory is shown");
         let mut refused = connect();
         refused.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -36,7 +29,7 @@ fn closes_connections_above_the_limit_of_a_user() {
         assert!(count("") == Some(most.into()) && count("_refused_total") >= Some(1.0), "{adapter}");
         daemon.greeted().assert_served();
         drop(open);
-        eventually("the places are free", || (count("") == Some(0.0)).then_some(()));
+        wait_until("the places are free", || count("") == Some(0.0));
     }
 }
 
@@ -95,10 +88,10 @@ fn bounds_the_bodies_of_a_user() {
     let halves: Vec<_> = (0..16).map(half).collect();
     let large = format!("{}{}", body(), " ".repeat(100_000));
     let status = |body: &str| exchange(&mut connect(&daemon), HIT, &[], body).status;
-    eventually("they take all of 8 MiB", || (status(&large) == 503).then_some(()));
+    wait_until("they take all of 8 MiB", || status(&large) == 503);
     assert_eq!(status(&body()), 200, "a small one takes nothing of it");
     drop(halves);
-    eventually("the bytes are free", || (status(&large) == 200).then_some(()));
+    wait_until("the bytes are free", || status(&large) == 200);
 }
 
 #[test]
@@ -109,7 +102,7 @@ fn answers_the_requests_in_flight_at_the_end() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let mut http = connect(&daemon);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let mut answers = 0;
                 let bytes = super::request_bytes(HIT, &[], &body(), "");
                 let mut part = [0; 4_096];
@@ -124,8 +117,8 @@ fn answers_the_requests_in_flight_at_the_end() {
             })
         })
         .collect();
-    eventually("they ask", || {
-        (metric(&daemon, "tidegate_http_answers_total{answer=\"allowed\"}") > Some(200.0)).then_some(())
+    wait_until("they ask", || {
+        metric(&daemon, "tidegate_http_answers_total{answer=\"allowed\"}") > Some(200.0)
     });
     daemon.stop();
     let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

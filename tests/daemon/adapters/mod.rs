@@ -1,6 +1,6 @@
 //! Other ways to ask than the socket: the real binary, raw HTTP.
 
-use crate::{daemon, http, wire};
+use crate::prelude::*;
 
 mod auth;
 mod envoy;
@@ -8,13 +8,6 @@ mod limits;
 mod requests;
 mod resp;
 mod sessions;
-
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-
-use daemon::{Daemon, Plan};
-use http::Answer;
-use serde_json::Value;
 
 /// A rule of every kind.
 const RULES: &str = "\
@@ -53,7 +46,7 @@ fn connect(daemon: &Daemon) -> UnixStream {
 /// Sends one request on a connection of its own; `head` has further header lines.
 fn send(daemon: &Daemon, request: &str, head: &[&str], body: &str) -> Answer {
     let bytes = request_bytes(request, head, body, "connection: close\r\n");
-    let answer = http::say(connect(daemon), &bytes);
+    let answer = say(connect(daemon), &bytes);
     Answer::read(&answer).unwrap_or_else(|| panic!("{request}: {:?}", String::from_utf8_lossy(&answer)))
 }
 
@@ -71,7 +64,7 @@ fn post(daemon: &Daemon, path: &str, head: &[&str], body: &Value) -> Answer {
 
 /// Sends a request on an open connection and reads its answer.
 fn exchange(stream: &mut UnixStream, request: &str, head: &[&str], body: &str) -> Answer {
-    stream.set_read_timeout(Some(wire::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&request_bytes(request, head, body, "")).unwrap();
     let mut read = Vec::new();
     let mut part = [0; 4_096];

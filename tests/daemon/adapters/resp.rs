@@ -1,14 +1,10 @@
 //! RESP: redis-cli, and raw bytes.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::process::Command;
 
 use super::{RULES, patient};
-use crate::daemon::{Daemon, Plan, eventually, has};
-use crate::http::metric;
-use crate::wire::{PATIENCE, hit, verdict_of};
+use crate::prelude::*;
 
 /// A patient daemon with the adapter on a socket, and further settings.
 fn with_resp(settings: &str) -> Daemon {
@@ -213,7 +209,7 @@ fn answers_a_pipeline_in_order() {
     let daemon = with_resp("");
     let mut stream = connect(&daemon);
     let mut reader = stream.try_clone().unwrap();
-    let writer = std::thread::spawn(move || {
+    let writer = thread::spawn(move || {
         let commands: Vec<u8> =
             (0..2_000).flat_map(|_| array(&[b"CL.THROTTLE", b"k", b"3999", b"1", b"3600"])).collect();
         let hits: Vec<u8> = (0..50).flat_map(|_| array(&[b"HIT", b"shop", b"user", b"u1"])).collect();
@@ -233,9 +229,7 @@ fn answers_a_pipeline_in_order() {
     while silent.write_all(&pings).is_ok() {
         assert_eq!(cli(&daemon, "PING"), ["PONG"], "another client is served meanwhile");
     }
-    eventually("its place is free", || {
-        (metric(&daemon, "tidegate_resp_connections") == Some(0.0)).then_some(())
-    });
+    wait_until("its place is free", || metric(&daemon, "tidegate_resp_connections") == Some(0.0));
 }
 
 #[test]
@@ -245,10 +239,10 @@ fn follows_the_mode_of_the_daemon() {
     let (allowed, limited) = ("1) (integer) 0", "1) (integer) 1");
     assert_eq!([throttle(), throttle()], [allowed, limited]);
     daemon.run("switch --all disabled");
-    eventually("it is off", || (throttle() == allowed).then_some(()));
+    wait_until("it is off", || throttle() == allowed);
     assert_eq!(cli(&daemon, "CL.THROTTLE key 0 1 3600")[3], "4) (integer) -1");
     daemon.run("switch --all --clear");
-    eventually("it is on", || (throttle() == limited).then_some(()));
+    wait_until("it is on", || throttle() == limited);
 }
 
 /// The uid decides, as on the socket: these domains are for another user.
@@ -269,7 +263,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let tcp = "adapters: {resp: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
     let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["RESP is not served", "token: No such file", "correct `adapters.resp`"]);
-    std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
+    fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
     let port = daemon.port_of("RESP is served");
     let ask = |commands: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -1,10 +1,7 @@
 //! Named sessions: leases end by release or with their session.
 
-use serde_json::{Value, json};
-
 use super::{connect, exchange, post, with_http};
-use crate::daemon::{Daemon, Plan, eventually};
-use crate::http::metric;
+use crate::prelude::*;
 
 fn acquire(daemon: &Daemon, session: &str) -> Value {
     let head = format!("tidegate-session: {session}");
@@ -49,10 +46,8 @@ fn ends_leases_of_sessions_that_are_not_used() {
     let plan = Plan::new().shell("TIDEGATE_DEBUG_SESSION_MS=1500 TIDEGATE_DEBUG_PATIENT=1 exec \"$@\"");
     let daemon = super::start(plan, "");
     assert_eq!(acquire(&daemon, "one")["verdict"], "allow");
-    eventually("the session is forgotten", || {
-        (metric(&daemon, "tidegate_http_sessions") == Some(0.0)).then_some(())
-    });
-    eventually("its lease ends", || (acquire(&daemon, "two")["verdict"] == "allow").then_some(()));
+    wait_until("the session is forgotten", || metric(&daemon, "tidegate_http_sessions") == Some(0.0));
+    wait_until("its lease ends", || acquire(&daemon, "two")["verdict"] == "allow");
     assert_eq!(metric(&daemon, "tidegate_lease_ended_total{reason=\"session\"}"), Some(1.0));
 }
 

@@ -1,16 +1,9 @@
 //! Access to the operators' listeners: users, paths per listener, an admin socket that cannot be bound.
 
-use std::fs;
+use crate::prelude::*;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use serde_json::json;
-
-use super::daemon::{BINARY, Plan, daemon, eventually};
-use super::http::{admin_socket, get, get_at, get_over_tcp};
 
 #[test]
 fn creates_admin_socket_for_owner_only() {
@@ -79,9 +72,7 @@ fn serves_only_metrics_and_health_over_tcp() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
     let port = daemon.port_of("metrics are served");
     assert_ne!(port, 0, "the one that was free");
-    eventually("every thread has shown that it lives", || {
-        (get(&daemon, "/readyz").status == 200).then_some(())
-    });
+    wait_until("every thread has shown that it lives", || get(&daemon, "/readyz").status == 200);
     for path in ["/metrics", "/healthz", "/readyz"] {
         assert_eq!(get_over_tcp(port, path).status, 200, "{path}");
         assert_eq!(get(&daemon, path).status, 200, "{path}");
@@ -140,11 +131,11 @@ fn leaves_symlink_at_admin_path_untouched() {
 fn next_daemon_takes_over_admin_socket() {
     let mut first = daemon();
     first.process.signal(libc::SIGTERM);
-    let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+    let mut second = Process::start(&mut first.plan.command("log-2"));
     eventually("the second answers", || {
         if second.has_ended().is_some() {
             // The bind preceded the release by the first daemon.
-            second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+            second = Process::start(&mut first.plan.command("log-2"));
         }
         let answer = get_at(&admin_socket(&first), "/status")?;
         first.process.has_ended()?;

@@ -1,13 +1,7 @@
 //! Operators' commands, run as in a shell.
 
-use std::process::Command;
-
-use serde_json::{Value, json};
-
 use super::completions::bash_completes;
-use super::daemon::{BINARY, Plan, daemon, has, outcome_of};
-use super::http::admin_socket;
-use super::wire::hit;
+use crate::prelude::*;
 
 #[test]
 fn prints_status_as_text_and_json() {
@@ -54,7 +48,7 @@ fn top_measures_rates_over_one_second() {
     assert_eq!(code, Some(0), "{err}");
     let top: Value = serde_json::from_str(&out).unwrap();
     assert!(top["seconds"].as_f64().unwrap() >= 1.0, "{top}");
-    assert_eq!(top["rules"], serde_json::json!([]), "nothing was asked meanwhile");
+    assert_eq!(top["rules"], json!([]), "nothing was asked meanwhile");
     has(&daemon.run("top --once"), &["0 allowed"]);
     let filtered = |options: &str| {
         let (code, out, err) = daemon.outcome(&format!("top --once --json {options}"));
@@ -78,11 +72,8 @@ fn reload_and_healthcheck_exit_with_the_result() {
     assert_eq!(as_json("healthcheck"), json!({"healthy": true, "lines": ["ready"]}));
     assert_eq!(as_json("switch")["switches"], json!([]));
     assert_eq!(as_json("bench -t 10ms")["connections"], 1);
-    std::fs::write(
-        daemon.plan.path("rules/api.yaml"),
-        "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n",
-    )
-    .unwrap();
+    fs::write(daemon.plan.path("rules/api.yaml"), "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n")
+        .unwrap();
     has(&daemon.fail("reload", 1), &["5/fortnight", "api.yaml:2"]);
     has(&daemon.run("healthcheck"), &["note: the rules have errors"]);
     assert_eq!(daemon.outcome("healthcheck --live").0, Some(0));

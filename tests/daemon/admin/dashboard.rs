@@ -1,12 +1,8 @@
 //! `tidegate dashboard`: its access control, its pages, and its output without data.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use crate::prelude::*;
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
-
-use super::daemon::{BINARY, Daemon, Process, daemon, has};
-use super::http::{Answer, admin_socket, get};
-use super::wire::PATIENCE;
 
 /// A running dashboard and its address.
 pub(crate) struct Dashboard {

@@ -5,11 +5,10 @@ use std::fmt::Write;
 
 use regex::Regex;
 
-use super::daemon::Plan;
 use super::docs::keep_part;
-use super::http::get;
 use super::open_metrics::{Family, read};
 use super::scrape::EVERYTHING;
+use crate::prelude::*;
 
 #[test]
 fn docs_table_matches_served_metrics() {

@@ -1,17 +1,10 @@
 //! A daemon without free descriptors: existing connections are served, operations that need one fail, are
 //! reported and retried, and all recovers with free descriptors.
 
-use std::fs;
-use std::thread::sleep;
-use std::time::Duration;
-
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, eventually};
-use super::http::{admin_socket, get, get_at};
 use super::scrape::scrape;
-use super::wire::{Wire, hello, hit};
+use crate::prelude::*;
 
 /// Another burst than that of [`RULES`].
 const OTHER_RULES: &str = "\
@@ -39,12 +32,12 @@ fn descriptors_end(daemon: &Daemon) -> u64 {
 fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
     let before = limit_descriptors(daemon, Some(descriptors_end(daemon)));
     let mut waiting = Vec::new();
-    eventually("connections take the last descriptors", || {
+    wait_until("connections take the last descriptors", || {
         let mut wire = daemon.connect();
         wire.send(&hello());
         waiting.push(wire);
         let log = daemon.log();
-        (log.contains("no connection can be let in") && log.contains("cannot be written")).then_some(())
+        log.contains("no connection can be let in") && log.contains("cannot be written")
     });
     (waiting, before)
 }
@@ -59,7 +52,7 @@ fn logs_missing_descriptors_and_recovers() {
     daemon.process.signal(libc::SIGHUP);
     daemon.await_log(&["Too many open files", "rules", "LimitNOFILE"]);
     let socket = admin_socket(&daemon);
-    let operator = std::thread::spawn(move || get_at(&socket, "/healthz"));
+    let operator = thread::spawn(move || get_at(&socket, "/healthz"));
     // No busy loop: an immediate retry uses 100 ticks per second. A few are needed for ten writes per second.
     let ticks = daemon.process.cpu_ticks();
     for id in 0..15 {
@@ -78,10 +71,10 @@ fn logs_missing_descriptors_and_recovers() {
     assert_eq!(operator.join().unwrap().expect("an answer").status, 200);
     daemon.await_log(&["INFO", "the tables can be written again"]);
     // A failed read is retried without another change or signal.
-    eventually("the new rules are in force", || (here.ask(&hit(20, "other"))[4] == 7).then_some(()));
+    wait_until("the new rules are in force", || here.ask(&hit(20, "other"))[4] == 7);
     // The watch on changes works as before.
     fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES.replace('7', "9")).unwrap();
-    eventually("the next rules are in force", || (here.ask(&hit(21, "third"))[4] == 9).then_some(()));
+    wait_until("the next rules are in force", || here.ask(&hit(21, "third"))[4] == 9);
     let metrics = scrape(&daemon);
     assert!(metrics.of("tidegate_state_write_failures_total") > 0.0);
     assert_eq!(metrics.of("tidegate_rules_reload_success"), 1.0);

@@ -1,15 +1,10 @@
 //! Operators' views of fleet budgets: real daemons with a real Redis, connected and not.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, eventually, finding, finds, has, outcome_of};
-use super::http::{get, post};
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
-use super::wire::verdict_of;
+use crate::prelude::*;
 
 const RULES: &str = "\
 domain: api
@@ -217,7 +212,7 @@ fn warns_of_fleet_rules_without_redis() {
     let out = daemon.run("fleet");
     assert!(out.contains("shares with no other host") && out.contains("this host alone"), "{out}");
     // Without fleet rules there is no report.
-    let alone = super::daemon::daemon();
+    let alone = Plan::new().start();
     assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);
     assert!(!alone.run("status").contains("fleet"));
 }
@@ -281,9 +276,9 @@ fn reports_permits_and_those_in_use() {
     linked(&daemon);
     let mut wire = daemon.greeted();
     let mut begun = 0;
-    eventually("three have begun", || {
+    wait_until("three have begun", || {
         begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
-        (begun == 3).then_some(())
+        begun == 3
     });
     // If Redis answers too late, the fallback allows the request, and its permit follows.
     let page = eventually("each has a permit", || {

@@ -1,10 +1,7 @@
 //! The page at `/`: its content, and the escaping of texts of callers and files.
 
-use serde_json::json;
-
-use super::daemon::{Daemon, daemon, eventually, has};
-use super::http::{ask, get, post};
 use super::scrape::greet;
+use crate::prelude::*;
 
 /// The page, once `holds` accepts it.
 fn until(daemon: &Daemon, what: &str, holds: impl Fn(&str) -> bool) -> String {

@@ -1,11 +1,6 @@
 //! No input at the operators' listeners affects decisions.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-
-use super::daemon::daemon;
-use super::http::{admin_socket, get, say};
-use super::wire::hit;
+use crate::prelude::*;
 
 #[test]
 fn garbage_closes_only_its_own_connection() {
@@ -71,12 +66,9 @@ fn drain_ignores_open_admin_connections() {
     let mut daemon = daemon();
     let mut half = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").unwrap();
-    let begin = tidegate::clock::read_boot_nanos();
+    let begin = read_boot_nanos();
     daemon.stop();
-    let took = std::time::Duration::from_nanos(tidegate::clock::read_boot_nanos() - begin);
-    assert!(
-        took < std::time::Duration::from_secs(5),
-        "the patience of the doors was not waited for: {took:?}"
-    );
+    let took = Duration::from_nanos(read_boot_nanos() - begin);
+    assert!(took < Duration::from_secs(5), "the patience of the doors was not waited for: {took:?}");
     assert!(!admin_socket(&daemon).exists(), "its path is gone with it");
 }

@@ -1,15 +1,10 @@
 //! Idle connections delay no requests, at either HTTP listener of the daemon.
 
-use std::io::{ErrorKind, Read, Write};
+use crate::prelude::*;
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use super::daemon::{Plan, daemon};
-use super::http::{admin_socket, get, get_over_tcp};
 
 /// Keeps 200 connections open that send nothing or half a head. Replaces closed ones a few at a time, so that
 /// a request in progress keeps its position among them.
@@ -36,11 +31,11 @@ fn among_idle(connect: impl Fn() -> UnixStream + Sync, meanwhile: impl FnOnce())
                     .enumerate()
                     .filter_map(|(number, stream)| has_closed(stream).then_some((number, stream)));
                 closed.take(8).for_each(|(number, stream)| *stream = idle(number));
-                thread::sleep(Duration::from_millis(50));
+                sleep(Duration::from_millis(50));
             }
         });
         while !are_there.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(5));
+            sleep(Duration::from_millis(5));
         }
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
         stopped.store(true, Ordering::SeqCst);

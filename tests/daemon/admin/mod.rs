@@ -1,6 +1,6 @@
 //! The operators' interface of the real binary: its admin socket, metrics port and commands.
 
-use crate::{completions, daemon, docs, http, redis_server, wire};
+use crate::{completions, docs, redis_server};
 mod access;
 mod commands;
 mod dashboard;

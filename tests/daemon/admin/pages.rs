@@ -1,10 +1,6 @@
 //! The pages besides the metrics, and their answers while the rules have errors.
 
-use serde_json::{Value, json};
-
-use super::daemon::{Plan, daemon, eventually, has};
-use super::http::{ask, get, post};
-use super::wire::hit;
+use crate::prelude::*;
 
 #[test]
 fn index_lists_every_page() {
@@ -47,13 +43,13 @@ fn reload_response_reports_the_result() {
         rate += 1;
         let rules =
             format!("domain: api\nlimits: [{{name: per-user, key: [user], rate: {rate}/h, burst: 5}}]\n");
-        std::fs::write(&file, rules).unwrap();
+        fs::write(&file, rules).unwrap();
         let done = post(&daemon, "/reload", "");
         assert_eq!(done.status, 200);
         Some(done.json()["changes"].to_string()).filter(|changes| changes != "[]")
     });
     assert!(changes.contains("api/per-user") && changes.contains(&format!("{rate}/h")), "{changes}");
-    std::fs::write(&file, "domain: api\nlimits: [{name: per-user, key: [user], rate: 2/hr}]\n").unwrap();
+    fs::write(&file, "domain: api\nlimits: [{name: per-user, key: [user], rate: 2/hr}]\n").unwrap();
     let failed = post(&daemon, "/reload", "");
     assert_eq!(failed.status, 409);
     let why = failed.error();
@@ -63,7 +59,7 @@ fn reload_response_reports_the_result() {
     assert!(ready.status == 200 && ready.body.contains("\nnote: the rules have errors"), "{}", ready.body);
     assert!(daemon.run("healthcheck").contains("tidegate check"));
     // A new domain with errors has no limits.
-    std::fs::write(daemon.plan.path("rules/b.yaml"), "domain: b\nlimits: [{name: a, rate: 1}]\n").unwrap();
+    fs::write(daemon.plan.path("rules/b.yaml"), "domain: b\nlimits: [{name: a, rate: 1}]\n").unwrap();
     post(&daemon, "/reload", "");
     assert_eq!(get(&daemon, "/readyz").status, 503);
     assert_eq!(daemon.outcome("healthcheck").0, Some(1));
@@ -118,9 +114,7 @@ limits:
     assert_eq!(status["callers"]["would_refuse"][0]["text"], "plan=gold", "the rule lets it be shown");
     assert!(!status.to_string().contains("canary"), "{status}");
     // A thread that has just started may not have sent its heartbeat yet.
-    eventually("no warning is left", || {
-        (get(&daemon, "/status").json()["warnings"] == json!([])).then_some(())
-    });
+    wait_until("no warning is left", || get(&daemon, "/status").json()["warnings"] == json!([]));
 }
 
 #[test]

@@ -1,18 +1,9 @@
 //! `tidegate record`: a complete trace with hashed values, which a replay decides like the daemon.
 
-use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, Process, daemon, eventually, has, outcome_of};
-use super::http::admin_socket;
 use super::scrape::scrape;
-use super::wire::{PATIENCE, Wire, hit};
+use crate::prelude::*;
 
 /// Limits of every kind that a trace can represent.
 const RULES: &str = "\
@@ -49,7 +40,7 @@ impl Recording {
         command.arg("--out").arg(&trace).stdout(Stdio::null());
         command.stderr(fs::File::create(daemon.plan.path("record.err")).unwrap());
         let process = Process::start(&mut command);
-        eventually("it records", || is_recorded(daemon).then_some(()));
+        wait_until("it records", || is_recorded(daemon));
         Recording { process, trace }
     }
 
@@ -61,18 +52,18 @@ impl Recording {
 
     /// Waits for `count` lines of decided requests.
     fn await_judged(&self, count: usize) {
-        eventually("the requests are written", || {
+        wait_until("the requests are written", || {
             let judged = self.lines().iter().filter(|line| line.get("verdict").is_some()).count();
             assert!(judged <= count, "{judged} are more than {count}");
-            (judged == count).then_some(())
+            judged == count
         });
     }
 
     /// Waits until `count` sessions have ended in the trace.
     fn await_ends(&self, count: usize) {
-        eventually("the sessions end", || {
+        wait_until("the sessions end", || {
             let ended = self.lines().iter().filter(|line| line["op"] == "bye").count();
-            (ended == count).then_some(())
+            ended == count
         });
     }
 
@@ -82,7 +73,7 @@ impl Recording {
         let code = self.process.exit_code();
         let err = fs::read_to_string(daemon.plan.path("record.err")).unwrap();
         assert_eq!(code, Some(0), "{err}");
-        eventually("the daemon notices", || (!is_recorded(daemon)).then_some(()));
+        wait_until("the daemon notices", || !is_recorded(daemon));
         err
     }
 }
@@ -288,7 +279,7 @@ fn allows_one_recording_until_its_client_exits() {
     let err = daemon.fail("record --for 1h --out /dev/null", 1);
     assert!(err.contains("another recording is running"), "{err}");
     first.process.signal(libc::SIGKILL);
-    eventually("the daemon notices", || (!is_recorded(&daemon)).then_some(()));
+    wait_until("the daemon notices", || !is_recorded(&daemon));
     daemon.await_log(&["recorded 0 lines", "its reader went"]);
     let (code, _, err) = record("1s");
     assert_eq!((code, &*err), (Some(0), &*format!("recorded 0 lines to {}\n", second.display())));
@@ -331,7 +322,7 @@ fn drops_and_counts_unread_records() {
     let keys: Vec<String> = (0..15).map(|number| format!("a{number}")).collect();
     let body = json!({"for_s": 3600, "clear": keys}).to_string();
     write!(stream, "POST /record HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    eventually("it records", || is_recorded(&daemon).then_some(()));
+    wait_until("it records", || is_recorded(&daemon));
     let mut wire = daemon.greeted();
     let pairs: Vec<String> = keys.into_iter().flat_map(|key| [key, "x".repeat(1_000)]).collect();
     let large = json!([3, 1, "api", [pairs]]);

@@ -1,11 +1,7 @@
 //! A scrape is exact, complete from the start, and within its size bound.
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, daemon, eventually};
-use super::http::{get, post};
 use super::open_metrics::{Metrics, read};
-use super::wire::{Wire, hit};
+use crate::prelude::*;
 
 pub(crate) fn scrape(daemon: &Daemon) -> Metrics {
     let answer = get(daemon, "/metrics");
@@ -166,10 +162,10 @@ fn counts_leases_connections_and_faults() {
     assert_eq!(metrics.of("tidegate_slots_busy{pool=\"other\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_leases"), 2.0);
     drop((wire, stranger, third));
-    eventually("all leases have ended with their sessions", || {
+    wait_until("all leases have ended with their sessions", || {
         let metrics = scrape(&daemon);
         let ended = metrics.of("tidegate_lease_ended_total{reason=\"session\"}");
-        (metrics.of("tidegate_leases") == 0.0 && ended == 2.0).then_some(())
+        metrics.of("tidegate_leases") == 0.0 && ended == 2.0
     });
     assert_eq!(scrape(&daemon).of("tidegate_connections"), 0.0);
 }
@@ -185,14 +181,14 @@ fn reload_updates_metrics_and_keeps_counters() {
         metrics.series.keys().find(|series| series.starts_with("tidegate_rules_info")).cloned().unwrap()
     };
     let file = daemon.plan.path("rules/api.yaml");
-    std::fs::write(&file, "domain: api\nlimits: [{name: per-user").unwrap();
+    fs::write(&file, "domain: api\nlimits: [{name: per-user").unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 409);
     let broken = scrape(&daemon);
     assert_eq!(broken.of("tidegate_rules_reload_success"), 0.0);
     assert_eq!(sha(&broken), sha(&before));
     let last = "tidegate_rules_last_reload_timestamp_seconds";
     assert!((broken.of(last) - before.of(last)).abs() < 0.5, "that of the last success");
-    std::fs::write(
+    fs::write(
         &file,
         "domain: api\nlimits: [{name: per-user, key: [user], rate: 1/h, burst: 5, mode: shadow}]\n",
     )
@@ -213,9 +209,9 @@ fn reload_updates_metrics_and_keeps_counters() {
     let metrics = scrape(&daemon);
     assert_eq!([metrics.of(allowed), metrics.of(unnamed)], [1.0, 1.0]);
     // A removed rule keeps its counts; one that never counted leaves no series.
-    std::fs::write(&file, "domain: api\nlimits: [{name: never, key: [user], rate: 1/h}]\n").unwrap();
+    fs::write(&file, "domain: api\nlimits: [{name: never, key: [user], rate: 1/h}]\n").unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 200);
-    std::fs::write(&file, "domain: api\nlimits: [{name: new, key: [user], rate: 1/h}]\n").unwrap();
+    fs::write(&file, "domain: api\nlimits: [{name: new, key: [user], rate: 1/h}]\n").unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 200);
     let last = scrape(&daemon);
     assert_eq!(last.of(allowed), 1.0);
@@ -246,7 +242,7 @@ fn bounds_series_by_rule_count() {
     let metrics = scrape(&daemon);
     assert!(metrics.series.len() <= 5_000, "{} series", metrics.series.len());
     assert!(metrics.series.len() > 64 * 10);
-    std::fs::write(daemon.plan.path("rules/app.yaml"), rules(600)).unwrap();
+    fs::write(daemon.plan.path("rules/app.yaml"), rules(600)).unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 200);
     let mut wire = daemon.greeted();
     wire.ask(&json!([3, 1, "app", [["user", "u"]]]));

@@ -1,14 +1,9 @@
 //! Metrics of the snapshots.
 
-use std::fs;
-
-use serde_json::Value;
 use tidegate::clock::unix_nanos;
 
-use super::daemon::{Daemon, Plan, eventually, has, outcome_of};
-use super::http::{get, post};
 use super::scrape::{EVERYTHING, scrape};
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 fn plan() -> Plan {
     Plan::new().rules("app.yaml", EVERYTHING).with_state().writes_state_every(20)

@@ -1,16 +1,10 @@
 //! The daemon that a command reaches: two in one directory, a stale socket, an admin socket in use.
 
-use std::fs::{File, Permissions};
+use crate::prelude::*;
+use fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use serde_json::Value;
-
-use super::daemon::{BINARY, Daemon, Plan, Process, eventually, has, outcome_of};
-use super::http::get_at;
 
 fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(BINARY);
@@ -21,7 +15,7 @@ fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
 /// Starts a second daemon in the directory of the first, in another mode.
 fn start_second(first: &Daemon, name: &str, settings: &str) -> Process {
     let file = first.plan.path("second.yaml");
-    std::fs::write(&file, format!("rules: rules\nmode: shadow\n{settings}\n")).unwrap();
+    fs::write(&file, format!("rules: rules\nmode: shadow\n{settings}\n")).unwrap();
     let mut command = Command::new(BINARY);
     command.arg("serve").arg("--config").arg(file).arg("--socket").arg(first.plan.path(name));
     command.stderr(File::create(first.plan.path("log-2")).unwrap()).stdin(Stdio::null());
@@ -52,7 +46,7 @@ fn commands_reach_the_daemon_of_the_named_socket() {
 fn refuses_commands_for_another_socket() {
     let daemon = Plan::new().start();
     // Its admin socket is at another daemon's path, as after a copied directory or a moved socket.
-    std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("u.admin.sock")).unwrap();
+    fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("u.admin.sock")).unwrap();
     let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
     let socket = daemon.socket().display().to_string();
     for command in [
@@ -73,7 +67,7 @@ fn refuses_commands_for_another_socket() {
     assert_eq!(status["switches"]["rules"].as_array().map_or(0, Vec::len), 0, "{}", status["switches"]);
     // A link to its socket is accepted.
     std::os::unix::fs::symlink(daemon.socket(), daemon.plan.path("v.sock")).unwrap();
-    std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("v.admin.sock")).unwrap();
+    fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("v.admin.sock")).unwrap();
     await_status(&daemon.plan.path("v.sock"));
 }
 
@@ -84,7 +78,7 @@ fn refuses_start_when_admin_socket_taken() {
     let taken = "admin: {socket: t.admin.sock}";
     let mut second = start_second(&first, "u.sock", taken);
     assert_eq!(second.exit_code(), Some(75));
-    let log = std::fs::read_to_string(first.plan.path("log-2")).unwrap();
+    let log = fs::read_to_string(first.plan.path("log-2")).unwrap();
     has(&log, &["the admin socket is taken", "t.admin.sock", "help: "]);
     assert!(!first.plan.path("u.sock").exists(), "nobody waits at a socket that nobody serves");
     assert_eq!(await_status(&first.socket())["mode"], "enforce", "the first has its admin socket still");
@@ -95,7 +89,7 @@ fn refuses_start_when_admin_socket_taken() {
     assert!(UnixStream::connect(&admin).is_err() && admin.exists());
     let mut third = Process::start(&mut plan.command("log-3"));
     eventually("the third answers", || {
-        assert!(third.has_ended().is_none(), "{}", std::fs::read_to_string(plan.path("log-3")).unwrap());
+        assert!(third.has_ended().is_none(), "{}", fs::read_to_string(plan.path("log-3")).unwrap());
         (get_at(&admin, "/healthz")?.status == 200).then_some(())
     });
 }
@@ -106,7 +100,7 @@ fn one_of_simultaneous_starts_gets_admin_socket() {
     let plan = Plan::new();
     let start = |socket: &str| {
         let file = plan.path(&format!("{socket}.yaml"));
-        std::fs::write(&file, "rules: rules\nadmin: {socket: both.sock}\n").unwrap();
+        fs::write(&file, "rules: rules\nadmin: {socket: both.sock}\n").unwrap();
         let mut command = Command::new(BINARY);
         command.arg("serve").arg("--config").arg(file).arg("--socket").arg(plan.path(socket));
         command.stderr(Stdio::null()).stdin(Stdio::null());
@@ -174,13 +168,13 @@ fn settings_with_error_take_no_command_away() {
     };
     assert!(code == Some(0) && out.contains("mode enforce"), "{err}");
     // Another user learns that the socket is there.
-    std::fs::set_permissions(daemon.plan.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(daemon.plan.directory.path(), Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(BINARY);
     command.arg("status").arg("--socket").arg(daemon.socket()).current_dir("/").uid(65_534).gid(65_534);
     let (code, _, err) = outcome_of(&command.output().unwrap());
     assert!(code == Some(1) && err.contains("admin.sock") && err.contains("try sudo"), "{err}");
     // Where no daemon is, the error is named.
-    std::fs::create_dir(daemon.plan.path("u")).unwrap();
+    fs::create_dir(daemon.plan.path("u")).unwrap();
     let _other = UnixListener::bind(daemon.plan.path("u/u.sock")).unwrap();
     let (code, _, err) = run(&format!("status --socket {}", daemon.plan.path("u/u.sock").display())).unwrap();
     assert!(code == Some(1) && err.contains("help: correct the settings") && err.contains("modee"), "{err}");

@@ -1,9 +1,6 @@
 //! `tidegate why`, and all else that tells an application or an operator that a request is not limited.
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, has};
-use super::wire::{Wire, hit};
+use crate::prelude::*;
 
 const RULES: &str = "\
 domain: api

@@ -1,8 +1,8 @@
 //! From a connection in an accept queue to a pool that brakes: rules, host and engine together.
 
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 
+use crate::prelude::*;
 use tidegate::clock::Now;
 use tidegate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, PoolView};
 use tidegate::host::SignalSensors;

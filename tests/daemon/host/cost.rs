@@ -1,13 +1,13 @@
 //! The cost of sampling in CPU time, which does not vary with the load of the machine as elapsed time does.
 
 use std::net::TcpListener;
-use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::Now;
 use tidegate::host::{Listen, SignalSensors, SignalSource};
 
 use super::machine::FakeClient;
+use crate::prelude::*;
 
 fn everything(port: u16) -> FakeClient {
     let wanted = [

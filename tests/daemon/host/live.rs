@@ -3,12 +3,9 @@
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{
@@ -19,7 +16,7 @@ use tidegate::clock::{Clock, Now};
 use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
 
 use super::machine::FakeClient;
-use crate::daemon::eventually;
+use crate::prelude::*;
 
 /// Samples one signal of this machine.
 struct Reader {
@@ -49,7 +46,7 @@ impl Reader {
 }
 
 fn pause() -> bool {
-    std::thread::sleep(Duration::from_millis(10));
+    sleep(Duration::from_millis(10));
     false
 }
 
@@ -163,7 +160,7 @@ fn reads_accept_queue_of_unix_path() {
     assert_eq!(reader.read(), Some(2));
 
     // A new process takes over the path; the old one still serves its queue.
-    std::fs::remove_file(&path).unwrap();
+    fs::remove_file(&path).unwrap();
     assert_eq!(reader.read(), None);
     let next = listening_at(&address, 2);
     assert_eq!(reader.read(), Some(0), "not the queue of who had the path before");
@@ -171,18 +168,18 @@ fn reads_accept_queue_of_unix_path() {
     assert_eq!(reader.read(), Some(1));
     // Two sockets bound to the same path: the file decides.
     let aside = directory.path().join("aside.sock");
-    std::fs::rename(&path, &aside).unwrap();
+    fs::rename(&path, &aside).unwrap();
     let last = listening_at(&address, 2);
-    std::fs::rename(&aside, &path).unwrap();
+    fs::rename(&aside, &path).unwrap();
     assert_eq!(reader_of(&path).read(), Some(1));
     drop((next, last));
     // A restart between two samples; the file may reuse the inode number.
-    std::fs::remove_file(&path).unwrap();
+    fs::remove_file(&path).unwrap();
     let again = listening_at(&address, 2);
     assert_eq!(reader.read(), Some(0));
     drop((again, listener, connections));
     // A process forked by another test holds the descriptors until its exec.
-    eventually("the file is left, but no process listens", || reader.read().is_none().then_some(()));
+    wait_until("the file is left, but no process listens", || reader.read().is_none());
 }
 
 #[test]
@@ -230,7 +227,7 @@ fn sampler_drop_does_not_wait_for_sample() {
     let ((begun, begins), (release, never)) = (channel(), channel());
     let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
     let (sampler, work) = SignalSampler::new(stuck, Arc::new(Clock::start()));
-    let thread = std::thread::spawn(work);
+    let thread = thread::spawn(work);
     begins.recv().unwrap();
     drop(sampler);
     assert!(!thread.is_finished(), "the reading goes on");
@@ -244,12 +241,12 @@ fn samples_busy_thread_until_dropped() {
         [("cpu", SignalSource::Cpu), ("quota", SignalSource::CpuQuota), ("pushed", SignalSource::Pushed)];
     let client = Arc::new(FakeClient::new(&wanted, Some(std::process::id())));
     let burning = Arc::new(AtomicBool::new(true));
-    let burner = std::thread::spawn({
+    let burner = thread::spawn({
         let burning = Arc::clone(&burning);
         move || while black_box(burning.load(Ordering::Relaxed)) {}
     });
     let (sampler, work) = SignalSampler::new(client.clone(), Arc::new(Clock::start()));
-    let sampling = std::thread::spawn(work);
+    let sampling = thread::spawn(work);
     let mut seen = Vec::new();
     for _ in 0..1_000 {
         seen.extend(client.observed_by_name());
@@ -266,7 +263,7 @@ fn samples_busy_thread_until_dropped() {
     let of = |name: &str| {
         seen.iter().filter(|(signal, _)| signal == name).filter_map(|(_, reading)| *reading).max()
     };
-    let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    let cpus = u32::try_from(thread::available_parallelism().unwrap().get()).unwrap();
     assert!(of("cpu").unwrap() >= 500 / cpus, "{seen:?}");
     // Without visible control groups, no sample is correct.
     assert!(of("quota").is_none_or(|quota| quota >= 500 / cpus), "{seen:?}");

@@ -1,9 +1,6 @@
 //! Errors of accept: open connections are served, without a busy loop.
 
-use std::fs;
-use std::thread;
-
-use super::daemon::Plan;
+use crate::prelude::*;
 use crate::state::strace::may_trace;
 
 #[test]

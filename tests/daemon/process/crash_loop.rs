@@ -1,11 +1,6 @@
 //! A daemon that repeatedly ends by its own panic or abort starts without the possible cause.
 
-use std::fs;
-use std::path::PathBuf;
-
-use super::daemon::{Daemon, Plan, Process, RULES, eventually};
-use super::http::{get, metric};
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// With a state directory, and a short time until rules are proven.
 fn plan() -> Plan {
@@ -16,9 +11,8 @@ fn state(plan: &Plan, file: &str) -> PathBuf {
     plan.path("state").join(file)
 }
 
-fn burst(daemon: &Daemon, user: &str) -> usize {
-    let mut wire = daemon.greeted();
-    (0..9).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count()
+fn burst(daemon: &Daemon, user: &str) -> u64 {
+    daemon.greeted().allowed(user, 9)
 }
 
 /// Crashes the daemon `times` times.
@@ -41,7 +35,7 @@ fn ended(mut daemon: Daemon, signal: i32) -> Plan {
 /// A plan with proven rules, which are then replaced.
 fn proven_and_changed() -> Plan {
     let daemon = plan().start();
-    eventually("the rules are proven", || state(&daemon.plan, "rules-proven").exists().then_some(()));
+    wait_until("the rules are proven", || state(&daemon.plan, "rules-proven").exists());
     assert_eq!(burst(&daemon, "u1"), 5);
     let plan = ended(daemon, libc::SIGTERM);
     plan.rules("api.yaml", &RULES.replace("burst: 5", "burst: 2"))
@@ -66,9 +60,7 @@ fn goes_back_to_proven_rules_and_keeps_the_evidence() {
         assert!(get(&daemon, "/status").body.contains("crash loop"));
         // Repaired rules are read as usual.
         fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 3")).unwrap();
-        eventually("the files are read again", || {
-            (metric(&daemon, "tidegate_crash_loop") == Some(0.0)).then_some(())
-        });
+        wait_until("the files are read again", || metric(&daemon, "tidegate_crash_loop") == Some(0.0));
         assert_eq!(burst(&daemon, "u2"), 3);
         assert_eq!(get(&daemon, "/readyz").status, 200);
         // Without further crashes the next start is normal.
@@ -105,7 +97,7 @@ fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
     daemon.await_log(&["ERROR", "CRASH LOOP"]);
     daemon.await_log(&["ERROR", "no rules under which this daemon ran for a minute"]);
     assert_eq!(burst(&daemon, "u1"), 5);
-    eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
+    wait_until("it is ready", || get(&daemon, "/readyz").status == 200);
 }
 
 #[test]

@@ -1,12 +1,8 @@
 //! Wake-ups and memory of a daemon without clients.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::time::Duration;
 
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Plan, daemon, eventually};
+use crate::prelude::*;
 
 #[test]
 fn wakes_rarely_without_clients() {
@@ -15,7 +11,7 @@ fn wakes_rarely_without_clients() {
     eventually("a span with few wake-ups", || {
         let waits = || ["tidegate", "decide-0"].map(|thread| daemon.process.waits_of(thread));
         let (begin, before) = (read_boot_nanos(), waits());
-        std::thread::sleep(Duration::from_secs(1));
+        sleep(Duration::from_secs(1));
         let after = waits();
         let ticks = (read_boot_nanos() - begin) / 250_000_000;
         let [accepting, deciding] = [after[0] - before[0], after[1] - before[1]];

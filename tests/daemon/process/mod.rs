@@ -1,6 +1,6 @@
 //! The daemon's process: failing accepts, threads that cannot start or that panic, crash loops.
 
-use crate::{daemon, http, machine, wire};
+use crate::machine;
 mod accept;
 mod crash_loop;
 mod idle;

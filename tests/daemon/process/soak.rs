@@ -1,15 +1,7 @@
 //! Hours of work with clients that crash and abandon requests: no leases left, constant memory.
 
+use crate::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::http::get;
-use super::wire::Wire;
 
 const RULES: &str = "\
 domain: api
@@ -72,7 +64,7 @@ fn soak(seconds: u64) -> Vec<u64> {
         let (begin, span) = (read_boot_nanos(), seconds * 1_000_000_000);
         for tenth in 1..=10 {
             while read_boot_nanos() - begin < span * tenth / 10 {
-                thread::sleep(Duration::from_millis(50));
+                sleep(Duration::from_millis(50));
             }
             resident.push(daemon.process.resident_kib());
         }
@@ -80,7 +72,7 @@ fn soak(seconds: u64) -> Vec<u64> {
     });
     eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", requests.load(Ordering::Relaxed));
     // Each lease has ended by a release, a report, its expiry or the end of its session.
-    eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
+    wait_until("no lease is left", || leases(&daemon) == json!(0));
     // No permit is in use.
     let mut wire = daemon.greeted();
     for user in 0..USERS {

@@ -1,15 +1,9 @@
 //! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can start.
 
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
-use std::{fs, thread};
-
 use tidegate::sys::{read_slice, request_short_slice};
 
-use super::daemon::{Daemon, Plan, Process};
 use super::machine::Group;
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// The slices of a daemon's decision threads in nanoseconds. `None`: this kernel does not show them.
 fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
@@ -35,7 +29,7 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
     let _spinners: Vec<Process> = (0..16).map(spin).collect();
     let verdicts = (0..40).map(|id| {
         // Sleep, so that each request needs a CPU anew.
-        thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
         verdict_of(&wire.ask(&hit(id, "u1")))
     });
     assert_eq!(verdicts.filter(|verdict| *verdict == 0).count(), 5, "it limits");

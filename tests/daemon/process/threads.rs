@@ -1,14 +1,7 @@
 //! Threads that cannot start or that panic: the daemon decides without them, and restarts them.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::chown;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::Command;
-
-use super::daemon::{BINARY, Daemon, Plan, Process, RULES, eventually};
-use super::http::{admin_socket, get, metric, post};
-use super::wire::{hit, verdict_of};
 
 /// Users of this test alone, as RLIMIT_NPROC counts all threads of a user.
 const FIRST_USER: u32 = 61_000;
@@ -38,14 +31,12 @@ fn limited(user: u32, threads: u32) -> Plan {
     plan
 }
 
-fn limits(daemon: &Daemon, user: &str, burst: usize) {
-    let mut wire = daemon.greeted();
-    let allowed = (0..burst + 2).filter(|id| verdict_of(&wire.ask(&hit(*id as u64, user))) == 0).count();
-    assert_eq!(allowed, burst, "{}", daemon.log());
+fn assert_limits(daemon: &Daemon) {
+    assert_eq!(daemon.greeted().allowed("u1", 7), 5, "{}", daemon.log());
 }
 
 /// Replaces the directory of the rules by one with another burst, and waits until that is in force.
-fn swap_rules(daemon: &Daemon, burst: usize) {
+fn swap_rules(daemon: &Daemon, burst: u64) {
     let (rules, old) = (daemon.plan.path("rules"), daemon.plan.path(&format!("old-{burst}")));
     let next = daemon.plan.path("next");
     fs::create_dir(&next).unwrap();
@@ -53,11 +44,9 @@ fn swap_rules(daemon: &Daemon, burst: usize) {
     fs::rename(&rules, old).unwrap();
     fs::rename(&next, &rules).unwrap();
     let mut user = 0;
-    eventually("the rules of the other directory hold", || {
+    wait_until("the rules of the other directory hold", || {
         user += 1;
-        let (mut wire, user) = (daemon.greeted(), format!("swap-{burst}-{user}"));
-        let allowed = (0..20).filter(|id| verdict_of(&wire.ask(&hit(*id, &user))) == 0).count();
-        (allowed == burst).then_some(())
+        daemon.greeted().allowed(&format!("swap-{burst}-{user}"), 20) == burst
     });
 }
 
@@ -95,7 +84,7 @@ fn decides_with_as_many_threads_as_there_are() {
             continue;
         }
         let daemon = plan.start();
-        limits(&daemon, "u1", 5);
+        assert_limits(&daemon);
         if threads == 2 {
             daemon.await_log(&[
                 "WARN",
@@ -146,7 +135,7 @@ fn starts_what_was_missing_once_threads_can_be_had() {
         return;
     }
     let daemon = limited(21, 3).start();
-    limits(&daemon, "u1", 5);
+    assert_limits(&daemon);
     daemon.await_log(&["WARN", "a thread cannot be started", "thread=\"sampler\""]);
     daemon.await_log(&["WARN", "a thread cannot be started", "thread=\"admin\""]);
     set_limit(&daemon, 21, 64);
@@ -177,11 +166,11 @@ fn runs_every_helper_thread_again_after_a_panic() {
     command.env("NOTIFY_SOCKET", plan.path("notify"));
     let mut daemon = Daemon { process: Process::start(&mut command), plan };
     daemon.await_log(&[" serving "]);
-    limits(&daemon, "u1", 5);
-    eventually("the admin socket is there", || admin_socket(&daemon).exists().then_some(()));
+    assert_limits(&daemon);
+    wait_until("the admin socket is there", || admin_socket(&daemon).exists());
     for thread in THREADS {
         let of = |name: &str| metric(&daemon, &format!("tidegate_{name}{{thread=\"{thread}\"}}"));
-        eventually(thread, || (of("thread_running") == Some(1.0)).then_some(()));
+        wait_until(thread, || of("thread_running") == Some(1.0));
         assert_eq!(of("thread_restarts_total"), Some(1.0), "{thread}");
         daemon.await_log(&["ERROR", "a thread panicked, so", &format!("thread=\"{thread}\"")]);
     }
@@ -211,7 +200,7 @@ fn reads_no_password_without_a_thread_and_does_not_panic() {
             "redis: {url: \"redis://127.0.0.1:1\", password_file: password, fleet_secret_files: [secret]}";
         let daemon = plan.settings(redis).start();
         let is_tried = |log: &str| log.contains("no connection to Redis") || log.contains("thread=\"sync\"");
-        eventually("Redis is tried", || is_tried(&daemon.log()).then_some(()));
+        wait_until("Redis is tried", || is_tried(&daemon.log()));
         ends(daemon);
     }
 }

@@ -1,14 +1,7 @@
 //! Misbehaving clients harm only themselves.
 
-use std::io::Read;
+use crate::prelude::*;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-
-use serde_json::json;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::msgpack::{frame, framed};
-use super::wire::{PATIENCE, hello};
 
 /// Rules without a key, so that odd requests do not grow the tables.
 fn keyless() -> Daemon {
@@ -29,9 +22,7 @@ fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize, mut more
     while grown.last().is_none_or(|last| *last > SLACK_KIB) {
         assert!(grown.len() < ROUNDS_MAX, "the daemon grew by {grown:?} KiB");
         more();
-        eventually("their descriptors are closed", || {
-            (daemon.process.descriptors() <= descriptors).then_some(())
-        });
+        wait_until("their descriptors are closed", || daemon.process.descriptors() <= descriptors);
         let now = daemon.process.resident_kib();
         grown.push(now.saturating_sub(std::mem::replace(&mut before, now)));
     }

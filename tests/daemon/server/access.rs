@@ -1,15 +1,8 @@
 //! Access to domains: every op, of users with and without permission.
 
+use crate::prelude::*;
 use std::fmt::Write;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, has};
-use super::msgpack::{frame, read};
-use super::wire::{error_of, hello, verdict_of};
 
 /// An unprivileged user without files or processes.
 const OTHER: u32 = 65_534;
@@ -63,10 +56,7 @@ fn denies_closed_domain_and_keeps_connection() {
         format!("refused without a check: 5 requests (not_allowed 5); `api` is closed to user {mine}");
     assert!(status.contains(&warning), "{status}");
     let found = daemon.doctor(&["--as", &mine.to_string()]);
-    assert!(
-        super::daemon::finding(&found, "domains").contains("`api`; requests about them are refused"),
-        "{found:?}"
-    );
+    assert!(finding(&found, "domains").contains("`api`; requests about them are refused"), "{found:?}");
     // Commands refuse what clients refuse.
     for words in ["hit api user=u1", "peek api user=u1", "acquire api user=u1 -- false"] {
         let (code, _, printed) = daemon.outcome(words);
@@ -115,8 +105,7 @@ fn warns_of_listed_domain_without_rules() {
     assert_eq!(verdict_of(&reply), 0, "{reply}");
     daemon.await_log(&["tidegate.yaml:2:", "no rules belong to the domain `apj`"]);
     assert!(!daemon.log().contains("domain `api`"), "{}", daemon.log());
-    let check =
-        Command::new(super::daemon::BINARY).arg("check").arg(daemon.plan.path("tidegate.yaml")).output();
+    let check = Command::new(BINARY).arg("check").arg(daemon.plan.path("tidegate.yaml")).output();
     let printed = String::from_utf8(check.unwrap().stdout).unwrap();
     has(&printed, &["no rules belong to the domain `apj`", "2 warnings"]);
 }

@@ -1,17 +1,8 @@
 //! `tidegate acquire`: runs a command under a lease.
 
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::json;
-
-use super::daemon::{Daemon, Plan, Process, eventually};
 use super::shell::{command, run, text};
-use super::wire::verdict_of;
 use super::work::{daemon, free_permits};
+use crate::prelude::*;
 
 /// Runs a command under a lease of a login; returns its exit code and standard error.
 fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
@@ -55,7 +46,7 @@ fn renews_lease_and_forwards_signals() {
     let mut watcher = daemon.greeted();
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
     let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
-    eventually("it holds its place", || is_held().then_some(()));
+    wait_until("it holds its place", || is_held());
     // More than twice the expiry of a lease under this rule.
     for _ in 0..23 {
         sleep(Duration::from_millis(100));
@@ -72,9 +63,9 @@ fn frees_lease_of_killed_acquire() {
     let mut watcher = daemon.greeted();
     // The child keeps the standard streams but not the connection.
     let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     acquired.signal(libc::SIGKILL);
-    eventually("its place is free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
+    wait_until("its place is free", || free_permits(&mut watcher, "u") == 2);
 }
 
 #[test]
@@ -84,23 +75,23 @@ fn paced_command_waits_until_interrupted() {
     let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
     let daemon = plan.start();
     let soon = ["acquire", "paced", "at=soon", "--", "true"];
-    let begin = tidegate::clock::read_boot_nanos();
+    let begin = read_boot_nanos();
     for _ in 0..3 {
         assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
     }
-    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
-    let begin = tidegate::clock::read_boot_nanos();
+    assert!(read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
+    let begin = read_boot_nanos();
     for _ in 0..3 {
         assert_eq!(run(&daemon.socket(), &["hit", "paced", "at=soon"]).status.code(), Some(0));
     }
-    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
+    assert!(read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
     // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
     assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));
     let proof = daemon.plan.path("proof");
     let script = format!("touch {}", proof.display());
     let mut waiting = start(&daemon.socket(), &["job=mail", "user=u"], &script);
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     waiting.signal(libc::SIGINT);
     assert_eq!(waiting.exit_code(), Some(128 + 2));
     assert_eq!((free_permits(&mut watcher, "u"), proof.exists()), (2, false));
@@ -130,7 +121,7 @@ fn command_outlives_killed_daemon() {
     let go = daemon.plan.path("go");
     let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 5", go.display());
     let mut acquired = start(&daemon.socket(), &["user=u"], &script);
-    eventually("it holds its place", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     daemon.process.signal(libc::SIGKILL);
     // Longer than two renewals.
     sleep(Duration::from_millis(800));

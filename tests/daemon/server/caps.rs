@@ -1,10 +1,7 @@
 //! The limits on connections.
 
-use serde_json::json;
-
 use super::access::other_user;
-use super::daemon::{Daemon, Plan, eventually};
-use super::wire::{Wire, error_of, hello};
+use crate::prelude::*;
 
 /// Expects `busy` and the end.
 fn assert_refused(daemon: &Daemon) {
@@ -19,7 +16,7 @@ pub(crate) fn greeted_at_last(daemon: &Daemon) -> Wire {
     eventually("a place is given back", || {
         let mut wire = daemon.connect();
         // A refusing daemon may have closed before this write.
-        let _ = std::io::Write::write(&mut wire.stream, &super::msgpack::frame(&hello()));
+        let _ = Write::write(&mut wire.stream, &frame(&hello()));
         (wire.hear()?[0] == 0).then_some(wire)
     })
 }
@@ -76,14 +73,14 @@ fn bounds_unread_replies_of_one_user() {
     let daemon = plan.start();
     let mut here = daemon.greeted();
     let before = daemon.process.resident_kib();
-    let requests = super::msgpack::frame(&super::wire::hit(2, "u")).repeat(64);
+    let requests = frame(&hit(2, "u")).repeat(64);
     let unread: Vec<Wire> = (0..340).map(|_| daemon.greeted()).collect();
     unread.iter().for_each(|wire| wire.stream.set_nonblocking(true).unwrap());
     // More replies than the kernel buffers. All connections fill up together: the daemon closes one that
     // reads nothing for 5 s, on a busy machine perhaps the first before the last is full.
     for _ in 0..14 {
         for wire in &unread {
-            let _ = std::io::Write::write(&mut &wire.stream, &requests);
+            let _ = Write::write(&mut &wire.stream, &requests);
         }
     }
     daemon.await_log(&["WARN", "hold 16 MiB of unread replies", "some are closed"]);

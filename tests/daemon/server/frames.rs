@@ -1,11 +1,7 @@
 //! Valid and invalid frames, and the replies.
 
-use serde_json::json;
-
-use super::daemon::daemon;
 use super::golden;
-use super::msgpack::{frame, framed};
-use super::wire::{error_of, hello, hit, verdict_of};
+use crate::prelude::*;
 
 #[test]
 fn answers_every_bad_golden_frame_as_recorded() {

@@ -1,9 +1,6 @@
 //! The handshake of a connection.
 
-use serde_json::json;
-
-use super::daemon::{Plan, daemon};
-use super::wire::hello;
+use crate::prelude::*;
 
 #[test]
 fn welcome_has_all_fields() {
@@ -22,7 +19,7 @@ fn welcome_has_all_fields() {
 #[test]
 fn boot_number_changes_with_each_start() {
     let (one, other) = (daemon(), Plan::new().settings("mode: shadow").start());
-    let boot = |welcome: &serde_json::Value| welcome[3]["boot"].as_u64().unwrap();
+    let boot = |welcome: &Value| welcome[3]["boot"].as_u64().unwrap();
     let first = one.connect().ask(&hello());
     assert_eq!(boot(&first), boot(&one.connect().ask(&hello())));
     let shadow = other.connect().ask(&hello());

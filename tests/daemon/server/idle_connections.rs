@@ -1,19 +1,12 @@
 //! Surplus idle connections of a session are closed before a new connection is refused.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::msgpack::frame;
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 /// An accepted or refused connection.
 fn newcomer(daemon: &Daemon) -> Wire {
     let mut wire = daemon.connect();
     // A refused connection takes no HELLO.
-    let _ = std::io::Write::write_all(&mut wire.stream, &frame(&json!([0, 1, 1])));
+    let _ = Write::write_all(&mut wire.stream, &frame(&json!([0, 1, 1])));
     wire.hear();
     wire
 }
@@ -66,9 +59,9 @@ fn decides_no_unanswered_request_of_closed_connection() {
         let (before, others) = burst.split_at_mut(4);
         let (meanwhile, after) = others.split_at_mut(16);
         // A closed connection fails the write.
-        let ask = |wire: &mut Wire| drop(std::io::Write::write_all(&mut wire.stream, &request));
+        let ask = |wire: &mut Wire| drop(Write::write_all(&mut wire.stream, &request));
         before.iter_mut().for_each(ask);
-        let newcomers: Vec<_> = std::thread::scope(|threads| {
+        let newcomers: Vec<_> = thread::scope(|threads| {
             let joining = threads.spawn(|| (0..8).map(|_| newcomer(&daemon)).collect::<Vec<_>>());
             meanwhile.iter_mut().for_each(ask);
             joining.join().unwrap()
@@ -87,7 +80,7 @@ fn decides_no_unanswered_request_of_closed_connection() {
             }
         }
         drop((burst, newcomers));
-        eventually("all places are free", || (daemon.process.descriptors_of("socket") < 12).then_some(()));
+        wait_until("all places are free", || daemon.process.descriptors_of("socket") < 12);
     }
     assert!(answered > 0 && unread > 0, "{answered} answered, {unread} not judged");
     // Exactly the answered requests were charged.

@@ -1,9 +1,6 @@
 //! Decisions of rules of every kind, over the socket.
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan};
-use super::wire::{Wire, error_of, verdict_of};
+use crate::prelude::*;
 
 fn rules() -> Daemon {
     let rules = "\

@@ -1,10 +1,7 @@
 //! Leases over the socket: grants and ends.
 
-use serde_json::json;
-
-use super::daemon::eventually;
-use super::wire::{error_of, verdict_of};
 use super::work::{acquire, daemon, free_permits, lease_of};
+use crate::prelude::*;
 
 #[test]
 fn lease_holds_permit_until_released() {
@@ -40,12 +37,12 @@ fn lease_renewed_while_daemon_was_stopped_goes_on() {
     let short = json!([1, 1, "work", [["short", "yes"]]]);
     let lease = lease_of(&wire.ask(&short));
     daemon.process.signal(libc::SIGSTOP);
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    sleep(Duration::from_millis(1_200));
     wire.send(&json!([6, 2, lease]));
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(wire.hear(), Some(json!([2, 2, true])));
     assert_eq!(verdict_of(&wire.ask(&short)), 1, "renewed, it holds its place");
-    eventually("the place is free", || (verdict_of(&wire.ask(&short)) == 0).then_some(()));
+    wait_until("the place is free", || verdict_of(&wire.ask(&short)) == 0);
 }
 
 #[test]
@@ -95,6 +92,6 @@ fn applies_requests_sent_before_hangup() {
     let mut other = daemon.connect();
     drop(wire);
     daemon.process.signal(libc::SIGCONT);
-    assert_eq!(other.ask(&super::wire::hello_of(7, json!({})))[0], 0);
-    eventually("both places are free", || (free_permits(&mut other, "u") == 2).then_some(()));
+    assert_eq!(other.ask(&hello_of(7, json!({})))[0], 0);
+    wait_until("both places are free", || free_permits(&mut other, "u") == 2);
 }

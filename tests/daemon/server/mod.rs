@@ -2,7 +2,7 @@
 //!
 //! Frames are encoded and decoded by a separate codec of the tests, which detects errors in the daemon's.
 
-use crate::{daemon, golden, http, msgpack, wire};
+use crate::golden;
 mod abuse;
 mod access;
 mod acquire;

@@ -1,16 +1,9 @@
 //! The socket at its path.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-
-use super::daemon::{BINARY, Daemon, Plan, Process, SetOnDrop, daemon, eventually, has};
-use super::http::get;
-use super::wire::{Wire, hello, hit};
 
 /// Starts a daemon that must fail; returns its exit code and log.
 fn refused(plan: &Plan) -> (Option<i32>, String) {

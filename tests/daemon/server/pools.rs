@@ -1,9 +1,6 @@
 //! Pools of permitted users and slots: HELLO within and outside the settings.
 
-use serde_json::{Value, json};
-
-use super::daemon::Plan;
-use super::wire::error_of;
+use crate::prelude::*;
 
 #[test]
 fn opens_pool_to_configured_users_and_slots() {

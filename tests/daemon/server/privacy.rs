@@ -1,14 +1,8 @@
 //! Values of callers and secrets stay out of the log, the pages and the replies to others.
 
-use std::fs;
-
-use serde_json::{Value, json};
-
 use super::caps::greeted_at_last;
-use super::daemon::{Daemon, Plan};
-use super::msgpack::{frame, framed};
 use crate::admin::scrape::{EVERYTHING, greet};
-use crate::http::{ask, get, post};
+use crate::prelude::*;
 
 /// Part of every value sent here and of no other text.
 const CANARY: &str = "canary7f3a";

@@ -1,10 +1,7 @@
 //! Refunds and costs above the maximum, over the socket.
 
-use serde_json::{Value, json};
-
 use super::access::other_user;
-use super::daemon::{Daemon, Plan, outcome_of};
-use super::wire::{Wire, error_of, verdict_of};
+use crate::prelude::*;
 
 const RULES: &str = "domain: pay\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
 

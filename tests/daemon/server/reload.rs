@@ -1,14 +1,7 @@
 //! Rules that change while the daemon runs: all ways to write them, the preserved states, the log.
 
-use std::fs;
-use std::io::Write;
+use crate::prelude::*;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use serde_json::Value;
-
-use super::daemon::{Daemon, Plan, RULES, daemon, eventually};
-use super::wire::{Wire, hit, verdict_of};
 
 /// The usual rules with another burst, which identifies the version.
 fn version(burst: u32) -> String {
@@ -22,7 +15,7 @@ fn limit(daemon: &Daemon) -> Option<u64> {
 
 #[track_caller]
 fn await_limit(daemon: &Daemon, expected: Option<u64>) {
-    eventually(&format!("the limit is {expected:?}"), || (limit(daemon) == expected).then_some(()));
+    wait_until(&format!("the limit is {expected:?}"), || limit(daemon) == expected);
 }
 
 fn remaining(reply: &Value) -> (u64, u64) {
@@ -54,7 +47,7 @@ fn reads_no_file_that_its_writer_has_open() {
     writer.write_all(first.as_bytes()).unwrap();
     // Longer than a pause of a writer that closes its file.
     for _ in 0..10 {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        sleep(Duration::from_millis(50));
         assert_eq!(limit(&daemon), Some(7));
     }
     // Another domain does not wait for it.
@@ -142,7 +135,7 @@ fn keeps_old_limits_until_broken_file_is_fixed() {
     fs::write(daemon.plan.path("rules/new.yaml"), "limits: []").unwrap();
     daemon.await_log(&["ERROR", "NOTHING IS CHANGED", "new.yaml"]);
     replace(&file, &version(30));
-    eventually("it was tried", || (count(&daemon, "NOTHING IS CHANGED") == 2).then_some(()));
+    wait_until("it was tried", || count(&daemon, "NOTHING IS CHANGED") == 2);
     assert_eq!(limit(&daemon), Some(20));
     fs::remove_file(daemon.plan.path("rules/new.yaml")).unwrap();
     await_limit(&daemon, Some(30));
@@ -160,10 +153,10 @@ fn logs_unchanged_rules_on_sighup_only() {
     daemon.await_log(&["INFO", "read again: nothing changed", "rules=1"]);
     replace(&file, &version(9));
     await_limit(&daemon, Some(9));
-    eventually("what changed is told", || (count(&daemon, "read again") == 2).then_some(()));
+    wait_until("what changed is told", || count(&daemon, "read again") == 2);
     for requests in 2..10 {
         daemon.process.signal(libc::SIGHUP);
-        eventually("it is read again", || (count(&daemon, "nothing changed") == requests).then_some(()));
+        wait_until("it is read again", || count(&daemon, "nothing changed") == requests);
     }
     daemon.greeted().assert_served();
 }
@@ -210,7 +203,7 @@ fn follows_replaced_and_removed_rules_directory() {
     };
     for (lap, burst) in [(1, 10), (2, 20), (3, 30)] {
         fs::rename(&rules, &away).unwrap();
-        eventually("it is said", || (count(&daemon, "rules cannot be read") == lap).then_some(()));
+        wait_until("it is said", || count(&daemon, "rules cannot be read") == lap);
         assert!(limit(&daemon).is_some(), "the old rules stay");
         fs::remove_dir_all(&away).unwrap();
         fill(&rules, burst);
@@ -240,7 +233,7 @@ const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
 
 #[test]
 fn polls_rules_without_inotify() {
-    let probe = std::process::Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
+    let probe = Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
     if !probe.is_ok_and(|status| status.success()) {
         eprintln!("user namespaces cannot be made here: what happens without inotify is not tested");
         return;

@@ -1,14 +1,9 @@
 //! Leases end with connections that close at any time, and with exited processes.
 
-use std::io::Write;
-
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
-use super::daemon::{Daemon, Script, eventually};
-use super::msgpack::frame;
-use super::wire::hello;
 use super::work::{acquire, daemon, free_permits, lease_of};
+use crate::prelude::*;
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +38,8 @@ fn frees_leases_of_connections_cut_at_any_byte() {
                 assert_eq!(wire.hear_all().len(), whole, "cut at byte {cut} of {ends:?}");
             }
             drop(wire);
-            eventually(&format!("both places are free, {leaves:?} at byte {cut}"), || {
-                (free_permits(&mut watcher, "u") == 2).then_some(())
+            wait_until(&format!("both places are free, {leaves:?} at byte {cut}"), || {
+                free_permits(&mut watcher, "u") == 2
             });
         }
     }
@@ -87,9 +82,9 @@ fn drops_connections_of_processes_exited_before_accept() {
         (free[0] == 2).then_some(free)
     });
     assert_eq!(free_permits, [2, 1], "the end of a process is not waited for");
-    eventually("none of 100 connections is left", || {
+    wait_until("none of 100 connections is left", || {
         let open = |kind| daemon.process.descriptors_of(kind);
-        (open("socket") < 20 && open("pidfd") <= 1).then_some(())
+        open("socket") < 20 && open("pidfd") <= 1
     });
     let log = daemon.log().split_off(before);
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
@@ -134,7 +129,7 @@ fn distinguishes_processes_with_reused_pid() {
         eprintln!("SKIPPED: a process cannot be given a number here: {}", line.trim());
         return;
     };
-    eventually("the place of the first is free", || (free_permits(&mut watcher, "u") == 1).then_some(()));
+    wait_until("the place of the first is free", || free_permits(&mut watcher, "u") == 1);
     kill_process(Pid::from_raw(number).unwrap(), Signal::KILL).unwrap();
-    eventually("the place of the second is free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
+    wait_until("the place of the second is free", || free_permits(&mut watcher, "u") == 2);
 }

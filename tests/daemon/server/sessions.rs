@@ -1,15 +1,7 @@
 //! Sessions over the socket: owners of leases, and the effect of closed connections and exited processes.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::eventually;
-use super::msgpack::frame;
-use super::wire::{error_of, hello_of, verdict_of};
 use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
+use crate::prelude::*;
 
 #[test]
 fn frees_leases_when_session_does_not_reconnect() {
@@ -26,11 +18,9 @@ fn frees_leases_when_session_does_not_reconnect() {
     sleep(Duration::from_secs(1));
     let mut comes_back = daemon.session(1, json!({}));
     assert_eq!((free_permits(&mut watcher, "back"), free_permits(&mut watcher, "away")), (1, 1));
-    eventually("the places of who stays away are free", || {
-        (free_permits(&mut watcher, "away") == 2).then_some(())
-    });
+    wait_until("the places of who stays away are free", || free_permits(&mut watcher, "away") == 2);
     assert!(read_boot_nanos() - left >= 5_000_000_000, "before its time");
-    eventually("its process is let go", || (watched() == 0).then_some(()));
+    wait_until("its process is let go", || watched() == 0);
     // A reconnected session keeps its leases, also long after.
     assert_eq!(free_permits(&mut watcher, "back"), 1);
     assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
@@ -47,11 +37,11 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
     assert_eq!(free_permits(&mut watcher, "u"), 0);
     holder.process.signal(libc::SIGKILL);
     // The child lives, so no connection has closed, and the leases would expire much later.
-    eventually("its places are free", || (free_permits(&mut watcher, "u") == 2).then_some(()));
+    wait_until("its places are free", || free_permits(&mut watcher, "u") == 2);
     // A connection of a closed session is useless: its requests would get no leases.
     mate.assert_ended();
     drop(mate);
-    eventually("nothing is left open", || (open() == open_before).then_some(()));
+    wait_until("nothing is left open", || open() == open_before);
     // The name is free again.
     lease_of(&daemon.session(7, json!({"slots": 4})).ask(&acquire(1, "u")));
 }
@@ -108,7 +98,7 @@ fn returns_grant_whose_reply_cannot_be_written() {
     let mut wire = wire;
     wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
     wire.assert_ended();
-    eventually("both are free", || (free_permits(&mut mate, "u") == 2).then_some(()));
+    wait_until("both are free", || free_permits(&mut mate, "u") == 2);
     // The session stays connected: nothing else frees the permits within a minute.
     mate.assert_served();
 }

@@ -1,17 +1,11 @@
 //! `tidegate hit`, `tidegate peek` and `tidegate bench` in a shell.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::os::unix::net::UnixListener;
+use std::process::Output;
 use std::thread::JoinHandle;
 
-use serde_json::{Value, json};
-
 use super::caps::greeted_at_last;
-use super::daemon::{BINARY, Plan, daemon, eventually, has, outcome_of};
-use super::msgpack::frame;
+use crate::prelude::*;
 
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command(socket, arguments).output().unwrap()
@@ -156,7 +150,7 @@ fn waits_for_stopped_daemon_until_timeout() {
 fn exits_for(next: &Path, link: &Path) -> JoinHandle<()> {
     let listener = UnixListener::bind(link).unwrap();
     let (next, link) = (next.to_owned(), link.to_owned());
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4_096]).unwrap() > 0, "HELLO");
         fs::remove_file(&link).unwrap();

@@ -1,13 +1,6 @@
 //! How the daemon stops, and faults that do not stop it.
 
-use std::io::Write;
-use std::thread;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, daemon};
-use super::msgpack::frame;
-use super::wire::{Wire, hello, hit};
+use crate::prelude::*;
 
 fn two_threads() -> Daemon {
     Plan::new().threads(2).start()

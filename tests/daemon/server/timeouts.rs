@@ -1,15 +1,8 @@
 //! Slow clients: the order of ends and generous bounds, never exact times.
 
-use std::io::{ErrorKind, Write};
+use crate::prelude::*;
+use std::io::ErrorKind;
 use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-
-use serde_json::json;
-
-use super::daemon::daemon;
-use super::msgpack::frame;
-use super::wire::{Wire, hello, hit};
 
 /// Waits on a thread for the end of a connection without a reply, then sends its name.
 fn report_end(name: &'static str, mut wire: Wire, ended: &mpsc::Sender<&'static str>) {
@@ -51,7 +44,7 @@ fn times_out_frame_sent_byte_by_byte() {
     let bytes = frame(&hit(1, &"u".repeat(200)));
     // One byte every 0.1 s takes more than 20 s; with a second for each byte, the frame would be answered.
     let sent = bytes.iter().position(|byte| {
-        thread::sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(100));
         wire.stream.write_all(&[*byte]).is_err()
     });
     assert!(sent.is_some(), "the frame was taken whole");
@@ -66,7 +59,7 @@ fn keeps_connection_that_completes_each_frame() {
     // Each write ends one frame and begins the next: the connection gets older than 1 s, but no frame does.
     wire.send_bytes(&ping[..4]);
     for _ in 0..12 {
-        thread::sleep(Duration::from_millis(150));
+        sleep(Duration::from_millis(150));
         wire.send_bytes(&[&ping[4..], &ping[..4]].concat());
         assert_eq!(wire.hear(), Some(json!([2, 1, true])));
     }
@@ -81,7 +74,7 @@ fn closes_connection_that_never_reads() {
     wire.stream.set_nonblocking(true).unwrap();
     let block: Vec<u8> = (0..100).flat_map(|id| frame(&hit(id, "flood"))).collect();
     let (mut blocks, mut at) = (0, 0);
-    let end = super::daemon::eventually("the flood is stopped for good", || {
+    let end = eventually("the flood is stopped for good", || {
         for _ in 0..100 {
             match wire.stream.write(&block[at..]) {
                 Ok(written) => {

@@ -1,9 +1,6 @@
 //! Rules, sessions and processes to kill, for tests of leases.
 
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, Process, Script};
-use super::wire::Wire;
+use crate::prelude::*;
 
 /// Two permits for each user, and limits of requests.
 pub(crate) const RULES: &str = "\

@@ -1,19 +1,12 @@
 //! A failing or slow disk: decisions continue, the previous file stays valid, the failure is logged.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::http::metric;
-use super::msgpack::frame;
-use super::restarts::{allowed, end, plan, state};
+use super::restarts::{end, plan, state};
 use super::strace::{Fault, calls, may_trace};
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Users besides the observed one, so that a snapshot takes several writes.
 const USERS: u64 = 12_000;
@@ -22,7 +15,7 @@ const USERS: u64 = 12_000;
 fn kept() -> Plan {
     let daemon = plan().start();
     let mut wire = daemon.greeted();
-    assert_eq!(allowed(&mut wire, "u", 3), 3);
+    assert_eq!(wire.allowed("u", 3), 3);
     for first in (0..USERS).step_by(100) {
         let hits: Vec<u8> = (first..first + 100).flat_map(|id| frame(&hit(id, &format!("o{id}")))).collect();
         wire.send_bytes(&hits);
@@ -51,7 +44,7 @@ impl Client {
     fn start(daemon: &Daemon) -> Client {
         let (mut wire, stop) = (daemon.greeted(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
-        let asking = std::thread::spawn(move || {
+        let asking = thread::spawn(move || {
             let mut took = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let begun = read_boot_nanos();
@@ -101,17 +94,17 @@ fn fails(fault: Fault<'_>, recovers: bool) {
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
     let tables = state(&daemon.plan).join("tables");
     let before = fs::read(&tables).unwrap();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
+    assert_eq!(daemon.greeted().allowed("u", 1), 1);
     let (failed, written) = (failures(&daemon), writes(&daemon));
     assert!(failed >= 1.0);
     if recovers {
         daemon.await_log(&["INFO", "can be written again"]);
         assert_eq!(failures(&daemon), 3.0, "{fault:?}");
         let written = writes(&daemon);
-        eventually("it is written again and again", || (writes(&daemon) > written + 1.0).then_some(()));
+        wait_until("it is written again and again", || writes(&daemon) > written + 1.0);
         assert!(metric(&daemon, "tidegate_state_last_write_timestamp_seconds") > Some(1e9));
     } else {
-        eventually("it is tried again", || (failures(&daemon) >= failed + 3.0).then_some(()));
+        wait_until("it is tried again", || failures(&daemon) >= failed + 3.0);
         assert_eq!(writes(&daemon), written);
     }
     assert!(client.stop().len() > 1);
@@ -125,7 +118,7 @@ fn fails(fault: Fault<'_>, recovers: bool) {
     // Only tokens spent since the last snapshot are granted again.
     let daemon = plan.without_fault().start();
     daemon.await_log(&["restored the state"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), if recovers { 1 } else { 2 }, "{fault:?}");
+    assert_eq!(daemon.greeted().allowed("u", 6), if recovers { 1 } else { 2 }, "{fault:?}");
     assert!(!state(&daemon.plan).join("tables.bad").exists());
 }
 
@@ -155,13 +148,13 @@ fn leaves_whole_file_when_directory_sync_fails() {
     let fault = Fault { file: "", calls: "fsync", what: "error=EIO" };
     let daemon = kept().with(fault).start();
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
+    assert_eq!(daemon.greeted().allowed("u", 1), 1);
     let failed = failures(&daemon);
-    eventually("it is tried again", || (failures(&daemon) > failed + 1.0).then_some(()));
+    wait_until("it is tried again", || failures(&daemon) > failed + 1.0);
     let plan = daemon.killed();
     let daemon = plan.without_fault().start();
     daemon.await_log(&["restored the state"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1);
+    assert_eq!(daemon.greeted().allowed("u", 6), 1);
 }
 
 /// The slow disk's delay of a sync.
@@ -174,16 +167,16 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     }
     let what = format!("delay_enter={}s:when=2", STALL.as_secs());
     let daemon = kept().with(Fault { file: "tables.new", calls: "fsync", what: &what }).start();
-    eventually("the first is written", || (writes(&daemon) == 1.0).then_some(()));
+    wait_until("the first is written", || writes(&daemon) == 1.0);
     let (tables, unfinished) = (state(&daemon.plan).join("tables"), state(&daemon.plan).join("tables.new"));
-    eventually("the second is begun", || unfinished.exists().then_some(()));
+    wait_until("the second is begun", || unfinished.exists());
     let before = fs::read(&tables).unwrap();
     let begun = read_boot_nanos();
     let client = Client::start(&daemon);
     // A hundred writes would fit into this time.
-    std::thread::sleep(Duration::from_millis(1_500));
+    sleep(Duration::from_millis(1_500));
     let took = client.stop();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
+    assert_eq!(daemon.greeted().allowed("u", 1), 1);
     assert!(unfinished.exists() && writes(&daemon) == 1.0, "the disk still has it");
     let (p99, most) = (took[took.len() * 99 / 100], took[took.len() - 1]);
     println!("{} decisions beside a sync that hangs: p99 {p99:?}, most {most:?}", took.len());
@@ -195,7 +188,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     let tracer = daemon.tracer();
     let begun = read_boot_nanos();
     daemon.process.signal(libc::SIGTERM);
-    eventually("all has ended but the thread that the disk has", || daemon.is_over().then_some(()));
+    wait_until("all has ended but the thread that the disk has", || daemon.is_over());
     let took = Duration::from_nanos(read_boot_nanos() - begun);
     println!("ended {took:?} after TERM");
     assert!(took < STALL / 4, "{took:?} to the end");
@@ -205,14 +198,14 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     let Daemon { process: mut last, plan } = daemon;
     let daemon = plan.without_fault().start();
     daemon.await_log(&["restored the state"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
+    assert_eq!(daemon.greeted().allowed("u", 6), 2);
     assert!(last.has_ended().is_none(), "the disk still has it");
     tracer.end();
     assert_eq!(last.exit_code(), Some(0));
     let plan = daemon.stopped();
     assert!(!unfinished.exists(), "what the end cut off is gone with the next writing");
     let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 0);
+    assert_eq!(daemon.greeted().allowed("u", 1), 0);
 }
 
 #[test]
@@ -223,7 +216,7 @@ fn retries_failed_write_of_rules() {
     let fault = Fault { file: "rules.new", calls: "fsync", what: "error=EIO:when=1" };
     let daemon = plan().with(fault).start();
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    assert_eq!(daemon.greeted().allowed("u", 6), 5);
     // The retry needs no change or signal.
     daemon.await_log(&["INFO", "the rules can be kept again"]);
     assert!(fs::read_to_string(state(&daemon.plan).join("rules")).unwrap().contains("per-user"));

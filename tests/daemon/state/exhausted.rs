@@ -1,20 +1,14 @@
 //! Out of memory: the kernel kills the daemon, or it aborts. The next one restores its leases.
 
-use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, eventually};
 use super::machine::Group;
-use super::msgpack::frame;
-use super::restarts::{allowed, of_session, plan, state};
-use super::wire::{Wire, hello, hit, verdict_of};
+use super::restarts::{of_session, plan, state};
+use crate::prelude::*;
 
 /// The limit of a group, its usage, and the count of kills, under either version of control groups.
 const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
@@ -38,7 +32,7 @@ fn kills(group: &Group) -> u64 {
 }
 
 /// An ACQUIRE of one of two permits of an organisation.
-fn export(id: u64) -> serde_json::Value {
+fn export(id: u64) -> Value {
     json!([1, id, "api", [["job", "export", "org", "o"]]])
 }
 
@@ -46,12 +40,12 @@ fn export(id: u64) -> serde_json::Value {
 fn busy(daemon: &Daemon) -> (Wire, u64) {
     let mut wire = of_session(daemon, 1);
     let lease = wire.ask(&export(1))[9].as_u64().unwrap();
-    assert_eq!(allowed(&mut wire, "u", 6), 5);
+    assert_eq!(wire.allowed("u", 6), 5);
     // Each snapshot is a new file. The second one from now began after these requests.
     for _ in 0..2 {
         let file = || fs::metadata(state(&daemon.plan).join("tables")).map(|tables| tables.ino()).ok();
         let now = file();
-        eventually("the tables are written", || (file() != now).then_some(()));
+        wait_until("the tables are written", || file() != now);
     }
     (wire, lease)
 }
@@ -79,7 +73,7 @@ fn exhaust(daemon: &mut Daemon) -> ExitStatus {
 fn takes_up(plan: Plan, lease: u64) -> Daemon {
     let daemon = plan.start();
     let mut wire = of_session(&daemon, 1);
-    assert_eq!(allowed(&mut wire, "u", 1), 0, "{}", daemon.log());
+    assert_eq!(wire.allowed("u", 1), 0, "{}", daemon.log());
     assert_eq!(verdict_of(&wire.ask(&export(2))), 0);
     assert_eq!(verdict_of(&wire.ask(&export(3))), 1, "one of two places was held all the while");
     assert_eq!(wire.ask(&json!([2, 4, lease, 0])), json!([2, 4, true]));

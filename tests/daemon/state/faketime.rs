@@ -1,14 +1,11 @@
 //! A wall clock for one daemon that tests set while it runs, through libfaketime if installed. The boot-time
 //! and monotonic clocks are real.
 
-use std::fs;
-use std::process::Command;
-
 use tempfile::TempDir;
 use tidegate::clock::unix_nanos;
 
-use super::daemon::Plan;
 use super::trouble::may;
+use crate::prelude::*;
 
 /// Sets the wall clock of a daemon.
 pub(crate) struct WallClock {

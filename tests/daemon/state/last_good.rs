@@ -1,10 +1,8 @@
 //! A start with errors in a domain's files uses the domain's last good rules.
 
-use std::fs;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::restarts::{RULES, allowed, plan, state};
+use super::restarts::{RULES, plan, state};
 use super::strace::{Fault, calls, may_trace};
+use crate::prelude::*;
 
 const TABLED: &str = "\
 domain: tabled
@@ -20,13 +18,13 @@ fn kept(plan: &Plan) -> String {
 fn two_domains() -> Daemon {
     let plan = plan().rules("few.csv", "user,rate,burst\nspecial,1/h,3\n").rules("tabled.yaml", TABLED);
     let daemon = plan.start();
-    eventually("the rules are kept", || kept(&daemon.plan).contains("special").then_some(()));
+    wait_until("the rules are kept", || kept(&daemon.plan).contains("special"));
     daemon
 }
 
 fn of_tabled(daemon: &Daemon, user: &str) -> u64 {
     let mut wire = daemon.greeted();
-    let ask = |id| serde_json::json!([3, id, "tabled", [["user", user]]]);
+    let ask = |id| json!([3, id, "tabled", [["user", user]]]);
     (0..5).filter(|id| wire.ask(&ask(*id))[2] == 0).count() as u64
 }
 
@@ -37,7 +35,7 @@ fn uses_last_good_rules_when_files_broken_at_start() {
         let daemon = plan.start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!((of_tabled(&daemon, "special"), of_tabled(&daemon, "other")), (3, 1));
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "the other domain is as its files stand");
+        assert_eq!(daemon.greeted().allowed("u", 6), 5, "the other domain is as its files stand");
         // A second start keeps the rules.
         let daemon = daemon.stopped().start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
@@ -55,7 +53,7 @@ fn uses_last_good_rules_when_table_or_directory_missing() {
         fs::rename(plan.path(missing), plan.path("away")).unwrap();
         let daemon = plan.start();
         daemon.await_log(&["ERROR", domain, "YESTERDAY'S"]);
-        assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 6)), (3, 5));
+        assert_eq!((of_tabled(&daemon, "special"), daemon.greeted().allowed("u", 6)), (3, 5));
     }
 }
 
@@ -65,7 +63,7 @@ fn removed_domain_stays_removed_after_restart() {
     fs::remove_file(plan.path("rules/tabled.yaml")).unwrap();
     let daemon = plan.start();
     assert_eq!(of_tabled(&daemon, "special"), 5);
-    eventually("it is not kept any more", || (!kept(&daemon.plan).contains("special")).then_some(()));
+    wait_until("it is not kept any more", || !kept(&daemon.plan).contains("special"));
     assert!(!daemon.log().contains("YESTERDAY"), "{}", daemon.log());
 }
 
@@ -88,12 +86,12 @@ fn logs_changes_of_rules_since_the_last_run() {
     ]);
     daemon.await_log(&[CHANGED, "; tabled/by-file: overrides", "; web: new, 1 rule"]);
     // They are stored after the line; until then the next start would compare with the run before.
-    eventually("the new rules are kept", || kept(&daemon.plan).contains("domain: web").then_some(()));
+    wait_until("the new rules are kept", || kept(&daemon.plan).contains("domain: web"));
     let plan = daemon.stopped();
     fs::remove_file(plan.path("rules/web.yaml")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&[CHANGED, "changes=1", "web: removed with its 1 rule: it has NO LIMITS now"]);
-    eventually("it is not kept any more", || (!kept(&daemon.plan).contains("domain: web")).then_some(()));
+    wait_until("it is not kept any more", || !kept(&daemon.plan).contains("domain: web"));
     // A domain that keeps its last good rules for errors is not changed.
     let plan = daemon.stopped().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
     let daemon = plan.start();
@@ -110,7 +108,7 @@ fn ignores_damaged_last_good_rules() {
     let daemon = plan.start();
     daemon.await_log(&["WARN", "damaged"]);
     daemon.await_log(&["ERROR", "tabled", "NO LIMITS"]);
-    assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 6)), (5, 5));
+    assert_eq!((of_tabled(&daemon, "special"), daemon.greeted().allowed("u", 6)), (5, 5));
 }
 
 #[test]
@@ -122,7 +120,7 @@ fn keeps_last_good_rules_when_read_fails() {
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
     let daemon = two_domains().stopped().with(fault).start();
     let opened = || calls(&daemon.plan.path("trace")).iter().filter(|call| call.starts_with("open")).count();
-    eventually("they were read at the start and by that thread", || (opened() >= 2).then_some(()));
+    wait_until("they were read at the start and by that thread", || opened() >= 2);
     fs::write(daemon.plan.path("rules/tabled.yaml"), "domain: tabled\nlimits: 5\n").unwrap();
     fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 7")).unwrap();
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
@@ -130,5 +128,5 @@ fn keeps_last_good_rules_when_read_fails() {
     assert!(kept(&daemon.plan).contains("burst: 7"));
     let daemon = daemon.stopped().without_fault().start();
     daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
-    assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 8)), (3, 7));
+    assert_eq!((of_tabled(&daemon, "special"), daemon.greeted().allowed("u", 8)), (3, 7));
 }

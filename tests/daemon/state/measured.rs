@@ -1,16 +1,12 @@
 //! Measures the figures of `docs/performance.md`: run with `cargo test --release --test daemon state:: --
 //! --ignored measured --nocapture`.
 
-use std::fs;
-use std::time::Duration;
-
-use tidegate::clock::{Clock, read_boot_nanos};
+use tidegate::clock::Clock;
 use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
 
-use super::daemon::{Daemon, Process, eventually};
 use super::fixture::{ANY_SIZE, Fixture, KEY, engine};
 use super::restarts::{plan, state};
-use super::wire::Wire;
+use crate::prelude::*;
 
 const KEYS: u32 = 1_000_000;
 
@@ -49,13 +45,11 @@ fn measures_write_and_restore_of_a_million_keys() {
     let begin = read_boot_nanos();
     let process = Process::start(&mut plan.command("log"));
     let mut daemon = Daemon { process, plan };
-    let mut wire = eventually("it answers", || {
-        std::os::unix::net::UnixStream::connect(daemon.socket()).ok().map(Wire::over)
-    });
-    assert_eq!(wire.ask(&super::wire::hello())[0], 0);
+    let mut wire = eventually("it answers", || UnixStream::connect(daemon.socket()).ok().map(Wire::over));
+    assert_eq!(wire.ask(&hello())[0], 0);
     println!("serving {:.0} ms after its start", millis(read_boot_nanos() - begin));
     daemon.await_log(&["restored the state"]);
-    std::thread::sleep(Duration::from_secs(1));
+    sleep(Duration::from_secs(1));
     println!("{} KiB resident", daemon.process.resident_kib());
     let begin = read_boot_nanos();
     daemon.stop();

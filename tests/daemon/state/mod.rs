@@ -1,6 +1,6 @@
 //! State over a restart: files, the engine's tables, the daemon.
 
-use crate::{daemon, http, machine, msgpack, wire};
+use crate::machine;
 mod disk;
 mod exhausted;
 mod faketime;

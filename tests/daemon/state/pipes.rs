@@ -1,10 +1,9 @@
 //! Named pipes and directories at the paths of state files: no start blocks on a pipe.
 
-use std::fs;
-
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::restarts::{allowed, end, plan, state};
+use super::restarts::{end, plan, state};
+use crate::prelude::*;
 
 const FILES: &str = "tables switches rules rules-proven fleet-overrides fleet-identity hash-key crashes lock";
 
@@ -20,7 +19,7 @@ fn starts_with_pipe_or_directory_in_place_of_state_file() {
                 fs::create_dir(&path).unwrap();
             }
             let daemon = plan.start();
-            assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "{name}, a pipe: {is_pipe}");
+            assert_eq!(daemon.greeted().allowed("u", 6), 5, "{name}, a pipe: {is_pipe}");
             end(daemon);
         }
     }

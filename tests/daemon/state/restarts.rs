@@ -1,16 +1,7 @@
 //! The exact state that survives a restart of the daemon.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::wire::{Wire, hit, verdict_of};
 
 pub(crate) const RULES: &str = "\
 domain: api
@@ -35,10 +26,6 @@ pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
     (daemon.plan, log)
 }
 
-pub(crate) fn allowed(wire: &mut Wire, user: &str, hits: u64) -> u64 {
-    (0..hits).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count() as u64
-}
-
 pub(crate) fn of_session(daemon: &Daemon, number: u8) -> Wire {
     daemon.session(number, json!({"pool": "jobs", "slots": 4}))
 }
@@ -50,17 +37,17 @@ fn export(id: u64, org: &str) -> Value {
 #[test]
 fn keeps_bucket_levels_across_restart() {
     let daemon = plan().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    assert_eq!(daemon.greeted().allowed("u", 3), 3);
     let (plan, log) = end(daemon);
     assert!(log.contains("every caller starts fresh"), "{log}");
     let mode = |name: &str| fs::metadata(state(&plan).join(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("tables"), mode("hash-key")), (0o600, 0o600));
     let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 2);
+    assert_eq!(daemon.greeted().allowed("u", 5), 2);
     daemon.await_log(&["restored the state", "entries="]);
     let daemon = daemon.stopped().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
-    assert_eq!(allowed(&mut daemon.greeted(), "another", 6), 5);
+    assert_eq!(daemon.greeted().allowed("u", 5), 0);
+    assert_eq!(daemon.greeted().allowed("another", 6), 5);
 }
 
 #[test]
@@ -78,7 +65,7 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     assert_eq!(one.ask(&json!([6, 4, kept])), json!([2, 4, true]), "it can be renewed");
     assert_eq!(one.ask(&json!([2, 5, abandoned, 0])), json!([2, 5, false]), "another's");
     // The other session's process has exited: it ends after the usual time.
-    eventually("the other's place is free", || (verdict_of(&one.ask(&export(6, "a"))) == 0).then_some(()));
+    wait_until("the other's place is free", || verdict_of(&one.ask(&export(6, "a"))) == 0);
     assert!(read_boot_nanos() - begun > 4_000_000_000, "before its time");
     assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));
     assert_eq!(one.ask(&json!([2, 8, kept, 0])), json!([2, 8, false]), "once");
@@ -100,7 +87,7 @@ fn kill_during_write_leaves_old_or_new_file() {
         }
         (0..300).for_each(|_| drop(wire.hear()));
         let tables = state(&daemon.plan).join("tables");
-        eventually("it is written", || tables.exists().then_some(()));
+        wait_until("it is written", || tables.exists());
         sleep(Duration::from_micros(round * 977 % 20_000));
         plan = daemon.killed();
     }

@@ -1,12 +1,9 @@
 //! A kernel that fails or delays a daemon's calls, by strace where tracing is permitted.
 
-use std::fs;
-use std::path::Path;
-
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::daemon::{Daemon, Plan};
 use super::trouble::may;
+use crate::prelude::*;
 
 /// A fault in calls that concern one path.
 #[derive(Clone, Copy, Debug)]

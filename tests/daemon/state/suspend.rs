@@ -1,9 +1,8 @@
 //! A suspended machine: its boot-time clock has advanced, its monotonic clock has not.
 
-use std::fs;
-
-use super::restarts::{allowed, end, plan};
+use super::restarts::{end, plan};
 use super::trouble::may;
+use crate::prelude::*;
 
 #[test]
 fn fills_buckets_while_the_machine_sleeps() {
@@ -25,7 +24,7 @@ fn fills_buckets_while_the_machine_sleeps() {
     // Five tokens, of which one per hour refills.
     for (seconds, left) in [(0, 5), (7_200, 2), (7_200, 0)] {
         let daemon = plan.shell(ahead(seconds)).start();
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), left, "{seconds} s ahead");
+        assert_eq!(daemon.greeted().allowed("u", 6), left, "{seconds} s ahead");
         let (next, log) = end(daemon);
         assert!(!log.contains("snapshot cannot be used"), "{log}");
         plan = next;

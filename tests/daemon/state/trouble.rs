@@ -1,17 +1,14 @@
 //! Faults of the state directory: the daemon serves, logs each once, and recovers.
 
-use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
-use std::process::Command;
 
-use super::daemon::{Plan, eventually};
-use super::http::metric;
-use super::restarts::{allowed, end, plan, state};
+use super::restarts::{end, plan, state};
+use crate::prelude::*;
 
 /// Asserts that the daemon serves and logs one line with these words.
 fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
     let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    assert_eq!(daemon.greeted().allowed("u", 6), 5);
     daemon.await_log(words);
     let (plan, log) = end(daemon);
     let count = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
@@ -31,7 +28,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     }
     // One flipped bit, and another key.
     let daemon = plan.start();
-    allowed(&mut daemon.greeted(), "u", 1);
+    daemon.greeted().allowed("u", 1);
     let plan = daemon.stopped();
     let tables = state(&plan).join("tables");
     let mut bytes = fs::read(&tables).unwrap();
@@ -49,12 +46,10 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
 #[test]
 fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
     let daemon = plan().writes_state_every(15).start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    assert_eq!(daemon.greeted().allowed("u", 6), 5);
     daemon.run("switch per-user disabled");
     let directory = state(&daemon.plan);
-    eventually("all is written", || {
-        ["tables", "switches"].iter().all(|file| directory.join(file).exists()).then_some(())
-    });
+    wait_until("all is written", || ["tables", "switches"].iter().all(|file| directory.join(file).exists()));
     for entry in fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name().unwrap() != "lock" {
@@ -62,11 +57,11 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
             let _ = fs::remove_file(path);
         }
     }
-    eventually("the switches are written again", || directory.join("switches").exists().then_some(()));
+    wait_until("the switches are written again", || directory.join("switches").exists());
     let daemon = daemon.stopped().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 6, "still switched off: {}", daemon.log());
+    assert_eq!(daemon.greeted().allowed("u", 6), 6, "still switched off: {}", daemon.log());
     daemon.run("switch per-user --clear");
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0, "{}", daemon.log());
+    assert_eq!(daemon.greeted().allowed("u", 6), 0, "{}", daemon.log());
 }
 
 /// Its checksums have no secret: another user may write such files.
@@ -78,10 +73,10 @@ fn uses_no_file_of_another_user() {
     }
     for file in ["hash-key", "tables", "rules", "switches"] {
         let daemon = plan().start();
-        allowed(&mut daemon.greeted(), "u", 3);
+        daemon.greeted().allowed("u", 3);
         daemon.run("switch per-user disabled");
         let rules = state(&daemon.plan).join("rules");
-        eventually("the rules are kept", || rules.exists().then_some(()));
+        wait_until("the rules are kept", || rules.exists());
         let mut plan = daemon.stopped();
         let path = state(&plan).join(file);
         let before = fs::read(&path).unwrap();
@@ -97,7 +92,7 @@ fn uses_no_file_of_another_user() {
             "hash-key" | "tables" | "rules" => 6,
             _ => 2,
         };
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), expected, "{file}: {}", daemon.log());
+        assert_eq!(daemon.greeted().allowed("u", 6), expected, "{file}: {}", daemon.log());
         if file == "rules" {
             daemon.await_log(&["ERROR", "domain=api", "NO LIMITS"]);
         }
@@ -113,7 +108,7 @@ fn warns_of_missing_directory_until_created() {
     let plan = plan().writes_state_every(15);
     fs::remove_dir(state(&plan)).unwrap();
     let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    assert_eq!(daemon.greeted().allowed("u", 6), 5);
     daemon.await_log(&["WARN", "cannot be written", "No such file or directory; will retry"]);
     fs::create_dir(state(&daemon.plan)).unwrap();
     daemon.await_log(&["can be written again"]);
@@ -121,12 +116,12 @@ fn warns_of_missing_directory_until_created() {
         assert!(metric(&daemon, &format!("tidegate_state_{name}")) > Some(0.0), "{name}");
     }
     let daemon = daemon.stopped().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0);
+    assert_eq!(daemon.greeted().allowed("u", 6), 0);
     assert_eq!(metric(&daemon, "tidegate_state_write_failures_total"), Some(0.0));
     // Moved while the daemon runs.
     fs::rename(state(&daemon.plan), daemon.plan.path("elsewhere")).unwrap();
     daemon.await_log(&["WARN", "cannot be written"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "other", 6), 5);
+    assert_eq!(daemon.greeted().allowed("other", 6), 5);
     end(daemon);
 }
 
@@ -155,12 +150,12 @@ fn second_daemon_runs_without_shared_state_directory() {
     second.settings = format!("state: {}", state(&first.plan).display());
     let second = second.start();
     second.await_log(&["WARN", "another tidegate uses this directory"]);
-    assert_eq!(allowed(&mut second.greeted(), "u", 6), 5);
+    assert_eq!(second.greeted().allowed("u", 6), 5);
     end(second);
     assert!(!state(&first.plan).join("tables").exists(), "it is the other's to write");
-    assert_eq!(allowed(&mut first.greeted(), "u", 3), 3);
+    assert_eq!(first.greeted().allowed("u", 3), 3);
     let first = first.stopped().start();
-    assert_eq!(allowed(&mut first.greeted(), "u", 3), 2);
+    assert_eq!(first.greeted().allowed("u", 3), 2);
 }
 
 #[test]
@@ -171,7 +166,7 @@ fn uses_wall_clock_after_reboot() {
     for (name, left) in [("one", 3), ("another", 2), ("a third", 0)] {
         fs::write(&boot_id, name).unwrap();
         let daemon = plan.start();
-        assert_eq!(allowed(&mut daemon.greeted(), "u", if left == 3 { 3 } else { 6 }), left);
+        assert_eq!(daemon.greeted().allowed("u", if left == 3 { 3 } else { 6 }), left);
         plan = daemon.stopped();
     }
 }
@@ -193,11 +188,11 @@ fn keeps_levels_across_time_namespaces() {
     }
     // The bucket of five refills in five hours: an error of an hour would show.
     let daemon = plan().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 5);
+    assert_eq!(daemon.greeted().allowed("u", 5), 5);
     let mut plan = daemon.stopped().shell("exec unshare --time --boottime 7200 \"$@\"");
     for _ in 0..2 {
         let daemon = plan.start();
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
+        assert_eq!(daemon.greeted().allowed("u", 5), 0, "no time has passed");
         daemon.await_log(&["restored the state"]);
         plan = daemon.stopped();
         // Return to the clock that is two hours behind.
@@ -220,19 +215,19 @@ fn logs_full_disk_once_and_retries() {
     let daemon = plan.start();
     let mut wire = daemon.greeted();
     for user in 0..2_000 {
-        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+        assert_eq!(wire.allowed(&format!("u{user}"), 1), 1);
     }
     daemon.await_log(&["WARN", "cannot be written", "No space left"]);
     let inside = |name: &str| {
         let pid = daemon.process.id();
-        std::path::PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
+        PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
     };
     // The partial file is removed, and the previous one, if any, stays.
-    eventually("nothing is left of it", || (!inside("tables.new").exists()).then_some(()));
+    wait_until("nothing is left of it", || !inside("tables.new").exists());
     fs::remove_file(inside("filler")).unwrap();
     daemon.await_log(&["can be written again"]);
     assert!(inside("tables").exists());
-    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    assert_eq!(wire.allowed("another", 6), 5);
     let count = daemon.log().matches("cannot be written").count();
     assert_eq!(count, 1, "{}", daemon.log());
     daemon.killed();
@@ -244,10 +239,10 @@ fn survives_file_size_limit() {
     let daemon = plan().writes_state_every(15).shell("ulimit -f 64; exec \"$@\"").start();
     let mut wire = daemon.greeted();
     for user in 0..2_000 {
-        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+        assert_eq!(wire.allowed(&format!("u{user}"), 1), 1);
     }
     daemon.await_log(&["WARN", "cannot be written", "File too large"]);
-    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    assert_eq!(wire.allowed("another", 6), 5);
     let plan = daemon.stopped();
     assert!(!state(&plan).join("tables.new").exists());
 }
@@ -258,7 +253,7 @@ fn restores_from_read_only_directory() {
         return;
     }
     let daemon = plan().start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    assert_eq!(daemon.greeted().allowed("u", 3), 3);
     let plan = daemon.stopped().writes_state_every(15);
     let tables = fs::read(state(&plan).join("tables")).unwrap();
     let mount = format!(
@@ -266,7 +261,7 @@ fn restores_from_read_only_directory() {
         state(&plan).display()
     );
     let daemon = plan.shell(mount).start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
+    assert_eq!(daemon.greeted().allowed("u", 6), 2);
     daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
     let plan = daemon.stopped();
     assert_eq!(fs::read(state(&plan).join("tables")).unwrap(), tables);

@@ -1,13 +1,7 @@
 //! Daemons of different state versions, one after the other.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use serde_json::json;
-
-use super::daemon::{Plan, eventually};
-use super::restarts::{allowed, end, plan, state};
-use super::wire::{Wire, verdict_of};
+use super::restarts::{end, plan, state};
+use crate::prelude::*;
 
 /// Gives the files of a stopped daemon a later version. No checksum covers their versions.
 fn age(plan: &Plan) {
@@ -31,7 +25,7 @@ fn restores_tables_of_same_version_only() {
             age(&plan);
         }
         let daemon = plan.start();
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 3), left.min(3), "round {round}");
+        assert_eq!(daemon.greeted().allowed("u", 3), left.min(3), "round {round}");
         let log;
         (plan, log) = end(daemon);
         for words in ["cannot be used: it is of version 3", "reads version 2"] {
@@ -47,7 +41,7 @@ fn restores_tables_of_same_version_only() {
 fn rewrites_rules_of_another_version() {
     let daemon = plan().start();
     let kept = |plan: &Plan| fs::read_to_string(state(plan).join("rules")).unwrap_or_default();
-    eventually("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 ").then_some(()));
+    wait_until("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 "));
     let good = fs::read_to_string(daemon.plan.path("rules/api.yaml")).unwrap();
     let plan = daemon.stopped().rules("api.yaml", "domain: api\nlimits: 5\n");
     age(&plan);
@@ -55,7 +49,7 @@ fn rewrites_rules_of_another_version() {
     daemon.await_log(&["WARN", "another version's: not used"]);
     daemon.await_log(&["ERROR", "api", "NO LIMITS"]);
     fs::write(daemon.plan.path("rules/api.yaml"), good).unwrap();
-    eventually("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 ").then_some(()));
+    wait_until("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 "));
     end(daemon);
 }
 

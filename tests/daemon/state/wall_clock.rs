@@ -1,15 +1,10 @@
 //! Steps of the wall clock by an hour, with the daemon running or down, leave intervals unaffected.
 
-use std::time::Duration;
+use tidegate::clock::unix_nanos;
 
-use serde_json::{Value, json};
-use tidegate::clock::{read_boot_nanos, unix_nanos};
-
-use super::daemon::{Daemon, Plan, eventually};
 use super::faketime::{WallClock, may_fake};
-use super::http::{get, post};
 use super::restarts::{of_session, plan};
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 const RULES: &str = "\
 domain: api
@@ -104,7 +99,7 @@ fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
     let before = read();
     clock.step(seconds);
     let moved = |now: f64| (now - before - seconds as f64).abs() < 60.0;
-    eventually("the daemon sees the step", || moved(read()).then_some(()));
+    wait_until("the daemon sees the step", || moved(read()));
 }
 
 /// Rules, and a wall clock at 10 min past an hour: no window ends during a test.
@@ -143,9 +138,9 @@ fn set_while_it_runs(seconds: i64) {
     // A lease and a switch end with a tick, never before their time.
     let assert_due =
         |what: &str| assert!(read_boot_nanos() - begun > 5_990_000_000, "{what} before its time");
-    eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+    wait_until("the lease ends", || verdict_of(&wire.ask(&request(4, "at-once"))) == 0);
     assert_due("the lease");
-    eventually("the switch ends", || (!hit(&mut wire, "soon")).then_some(()));
+    wait_until("the switch ends", || !hit(&mut wire, "soon"));
     assert_due("the switch");
     daemon.stopped();
 }
@@ -174,10 +169,10 @@ fn set_while_it_is_away(seconds: i64) {
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
     // Stored overrides have wall-clock ends: the daemon writes them again for the new clock.
-    let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+    let kept = || fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     let first = kept();
     step(&daemon, &mut clock, seconds);
-    eventually("orders are written again", || (kept() != first).then_some(()));
+    wait_until("orders are written again", || kept() != first);
     let daemon = daemon.stopped().start();
     daemon.await_log(&["restored the state"]);
     assert_unmoved(&before, &all_refusals(&mut daemon.greeted()));
@@ -196,7 +191,7 @@ fn set_while_it_is_away(seconds: i64) {
     assert_unmoved(&by_hand(&before), &after);
     let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
     assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
-    eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+    wait_until("the lease ends", || verdict_of(&wire.ask(&request(4, "at-once"))) == 0);
     let status = status(&daemon);
     assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
     daemon.stopped();

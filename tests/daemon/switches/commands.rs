@@ -1,13 +1,7 @@
 //! Operators' overrides: commands, admin socket, `disable` file, state directory.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, Plan, eventually, has, outcome_of};
-use super::http::{get, post};
-use super::wire::{Wire, hit};
 
 pub(crate) fn plan() -> Plan {
     Plan::new().with_state()
@@ -53,7 +47,7 @@ fn switch_command_applies_to_next_request() {
     assert_eq!(printed, "everything: shadow until it is cleared; the settings say enforce\n");
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
-    assert_eq!(late.ask(&super::wire::hello())[3]["mode"], "shadow", "who comes now is told");
+    assert_eq!(late.ask(&hello())[3]["mode"], "shadow", "who comes now is told");
     let printed = daemon.run("switch per-user enforce");
     assert!(printed.contains("but the whole daemon is in shadow, so this is too"), "{printed}");
     daemon.run("switch --all enforce");
@@ -162,7 +156,7 @@ fn disable_file_allows_all_while_present() {
     let mut wire = limited(&daemon, "u1");
     let file = daemon.plan.path("disable");
     let mut is = |expected: u64| {
-        eventually("the file is seen", || (verdict(&mut wire, "u1") == expected).then_some(()));
+        wait_until("the file is seen", || verdict(&mut wire, "u1") == expected);
     };
     fs::write(&file, "").unwrap();
     is(0);
@@ -245,18 +239,14 @@ fn warns_of_state_directory_that_every_user_may_write() {
 fn drops_switch_that_expired_while_down() {
     let daemon = plan().start();
     daemon.run("switch per-user disabled --for 1s");
-    eventually("its time is over", || {
-        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
-    });
+    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
     daemon.run("switch per-user disabled --for 1s");
     let daemon = restart(daemon, libc::SIGKILL);
-    eventually("its time is over", || {
-        daemon.run("switch").contains("no longer disabled, its time is over").then_some(())
-    });
+    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
     drop(limited(&daemon, "u1"));
-    eventually("nothing is kept of it", || {
+    wait_until("nothing is kept of it", || {
         let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
-        (!kept.contains("per-user")).then_some(())
+        !kept.contains("per-user")
     });
 }
 
@@ -282,7 +272,7 @@ fn warns_and_switches_when_state_is_unwritable() {
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
     // The daemon stores the switch as soon as it can.
     fs::create_dir(daemon.plan.path("nowhere")).unwrap();
-    eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
+    wait_until("it is kept", || daemon.plan.path("nowhere/switches").exists());
 }
 
 #[test]

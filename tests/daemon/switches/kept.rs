@@ -1,6 +1,5 @@
 //! The file of operators' overrides.
 
-use std::fs;
 use std::os::unix::fs::chown;
 
 use tidegate::clock::{Now, Timestamp};
@@ -8,7 +7,7 @@ use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, Switch
 use tidegate::state::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};
 
 use super::commands::{plan, restart, verdict};
-use super::daemon::Daemon;
+use crate::prelude::*;
 
 const HOUR: u64 = 3_600_000_000_000;
 

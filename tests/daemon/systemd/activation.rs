@@ -1,16 +1,13 @@
 //! The daemon uses a passed socket unchanged.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::net::UnixDatagram;
 
-use super::daemon::{Daemon, Plan, Process, eventually};
 use super::tools::program;
-use super::wire::{Wire, hello, hit, verdict_of};
+use crate::prelude::*;
 
 /// The daemon behind `systemd-socket-activate`, which starts it at the first connection.
 fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
@@ -19,7 +16,7 @@ fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
     let mut command = Command::new(activate);
     command.args(arguments).arg(daemon.get_program()).args(daemon.get_args());
     command.env_remove("TIDEGATE_SOCKET").env_remove("NOTIFY_SOCKET");
-    command.stderr(File::create(plan.path("log")).unwrap()).stdout(std::process::Stdio::null());
+    command.stderr(File::create(plan.path("log")).unwrap()).stdout(Stdio::null());
     Some(command)
 }
 
@@ -61,11 +58,11 @@ fn commands_reach_daemon_of_passed_socket() {
     let _process = Process::start(&mut command);
     Wire::over(knock(&path)).ask(&hello());
     let status = || {
-        let mut command = Command::new(super::daemon::BINARY);
+        let mut command = Command::new(BINARY);
         let output = command.arg("status").arg("--socket").arg(&path).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    eventually("it answers operators", || (status().0 == Some(0)).then_some(()));
+    wait_until("it answers operators", || status().0 == Some(0));
     // Another daemon owns another socket at the path.
     fs::rename(&path, plan.path("away.sock")).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -120,7 +117,7 @@ fn rejects_unusable_passed_sockets() {
         if !accepts {
             assert_eq!(process.exit_code(), Some(1), "{}", log());
         }
-        eventually(words, || log().contains(words).then_some(()));
+        wait_until(words, || log().contains(words));
         assert!(log().contains("ERROR"), "{}", log());
     }
 }

@@ -1,12 +1,9 @@
 //! `tidegate doctor` finds every fault, with help.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::Value;
-
-use super::daemon::{Daemon, Plan, finding, finds, has};
 use super::tools::output_text;
+use crate::prelude::*;
 
 fn started() -> Daemon {
     let plan = Plan::new();

@@ -1,10 +1,9 @@
 //! The packaged units under a real systemd: every restriction is effective, and the daemon works.
 
 use std::collections::HashMap;
-use std::process::Command;
 
-use super::daemon::BINARY;
 use super::tools::{output_text, project};
+use crate::prelude::*;
 
 #[test]
 fn runs_and_restarts_under_systemd() {

@@ -1,7 +1,6 @@
 //! The daemon as a service: its units, a passed socket, messages to the service manager, its permissions.
 //! Uses real systemd tools if installed, and prints skipped tests.
 
-use crate::{daemon, http, wire};
 mod activation;
 mod doctor;
 mod manager;

@@ -1,15 +1,9 @@
 //! Messages to a service manager.
 
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
-use std::time::Duration;
 
-use serde_json::json;
+use crate::prelude::*;
 use tidegate::clock::read_monotonic_micros;
-
-use super::daemon::{Daemon, Plan, Process, eventually};
-use super::http::get;
-use super::wire::PATIENCE;
 
 /// The manager's end of its socket.
 struct NotifySocket(UnixDatagram);
@@ -74,7 +68,7 @@ fn notifies_systemd_of_ready_reload_and_stop() {
     notify_socket.next_with("READY=1");
     assert_eq!(notify_socket.next_with("STATUS="), ["STATUS=serving: 1 rule in 1 domain"]);
     // Rules with errors: it continues and reports them.
-    std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
+    fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
     daemon.process.signal(libc::SIGHUP);
     notify_socket.next_with("RELOADING=1");
     notify_socket.next_with("READY=1");
@@ -106,9 +100,9 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     // The daemon is not ready either.
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
-    eventually("it is not ready", || {
+    wait_until("it is not ready", || {
         let ready = get(&daemon, "/readyz");
-        (ready.status == 503 && ready.body.contains(&words)).then_some(())
+        ready.status == 503 && ready.body.contains(&words)
     });
     // Decisions of the other thread cause no message.
     wires[1].assert_served();
@@ -119,7 +113,7 @@ fn notifies_watchdog_only_while_all_threads_decide() {
     assert!(pings <= 1, "{meanwhile:?}");
     notify_socket.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread works again"]);
-    eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
+    wait_until("it is ready", || get(&daemon, "/readyz").status == 200);
 }
 
 #[test]
@@ -127,8 +121,8 @@ fn serves_when_service_manager_does_not_listen() {
     // The socket does not exist.
     let plan = Plan::new();
     let mut process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_millis(200))));
-    eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());
-    super::wire::Wire::greeted(&plan.socket()).assert_served();
+    eventually("it serves", || UnixStream::connect(plan.socket()).ok());
+    Wire::greeted(&plan.socket()).assert_served();
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
     // The receiver never reads: the kernel buffers some messages, then a sender would block.

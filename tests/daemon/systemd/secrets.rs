@@ -1,14 +1,10 @@
 //! Callers' data stays private: in no core dump, and unreadable by other processes of the same user.
 
-use std::fs;
+use crate::prelude::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
-use std::process::Command;
-
-use super::daemon::{BINARY, Plan, Process, eventually};
 
 /// The /proc directory of the daemon.
-fn proc_of(plan: &Plan) -> std::path::PathBuf {
+fn proc_of(plan: &Plan) -> PathBuf {
     let pid = fs::read_to_string(plan.path("pid")).unwrap();
     Path::new("/proc").join(pid.trim())
 }

@@ -1,7 +1,7 @@
 //! Other programs, if installed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use crate::prelude::*;
+use std::process::Output;
 
 /// The path of a program; prints if it is missing.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {

@@ -1,10 +1,7 @@
 //! The packaged units: valid to systemd, and with little exposure if the service is compromised.
 
-use std::fs;
-use std::path::Path;
-
-use super::daemon::BINARY;
 use super::tools::{output_text, program, project, run};
+use crate::prelude::*;
 
 /// Writes the units to a directory, with the binary of this build.
 fn units(directory: &Path) -> [String; 2] {

@@ -1,17 +1,7 @@
 //! Fairness between two real users on real sockets, one of which floods. The other is compared with the
 //! same client of a second, idle daemon, so that the load of the machine slows down both.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
-
-use serde_json::json;
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, Script};
-use super::msgpack::frame;
-use super::wire::{Wire, hit};
+use crate::prelude::*;
 
 /// Connects as another user, greets on each connection if there is a greeting, and writes blocks of requests whenever there
 /// is room. Prints a line once replies come, and the bytes of replies since its last line of input when its input ends.
@@ -236,7 +226,7 @@ fn shares_decisions_between_busy_users() {
     let mut others = Flood::start(&daemon, 200, &hit_of(110));
     let own = Flood::start_as(0, &daemon, 10, &hit_of(110));
     others.0.write_line();
-    std::thread::sleep(Duration::from_secs(1));
+    sleep(Duration::from_secs(1));
     let [own, others] = [own, others].map(Flood::end);
     eprintln!("{own} bytes of decisions over 10 connections, {others} over the 200 of another user");
     // Expect half, less what the processes of the floods need; by connections it would be one in twenty.

@@ -1,12 +1,9 @@
 //! Watchdog messages of a flooded daemon beside those of an idle one.
 
 use std::os::unix::net::UnixDatagram;
-use std::time::Duration;
 
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, Process};
 use super::fairness::{Flood, hit_of, is_root};
+use crate::prelude::*;
 
 /// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
 /// daemon needs none.
@@ -54,7 +51,7 @@ fn flood_of_one_user_keeps_heartbeat() {
     // Discard earlier messages.
     [&flooded, &twin].into_iter().for_each(|(_, notify_socket)| Received::default().listen(notify_socket));
     while read_boot_nanos() - begin < 1_500_000_000 || received[1].beats < 5 {
-        std::thread::sleep(Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
         for (received, (_, notify_socket)) in received.iter_mut().zip([&flooded, &twin]) {
             received.listen(notify_socket);
         }

@@ -1,19 +1,14 @@
 //! A log that cannot be written affects only the log.
 
-use std::fs::{self, File};
-use std::io::{PipeReader, Write, pipe};
+use std::fs::File;
+use std::io::{PipeReader, pipe};
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan, Process, RULES, eventually};
-use super::http::metric;
 use super::machine::timed;
 use super::tries;
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Kinds of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,16 +70,14 @@ fn start(log: Log) -> (Daemon, Option<PipeReader>) {
 /// Causes every kind of log entry, and more lines than any buffer holds.
 fn work(daemon: &Daemon) {
     let mut wire = daemon.greeted();
-    assert_eq!((0..7).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count(), 5, "it limits");
+    assert_eq!(wire.allowed("u1", 7), 5, "it limits");
     let one = RULES.replace("burst: 5", "burst: 1");
     fs::write(daemon.plan.path("rules").join("api.yaml"), one).unwrap();
     daemon.process.signal(libc::SIGHUP);
     let mut user = 0;
-    eventually("the new rules are in force", || {
+    wait_until("the new rules are in force", || {
         user += 1;
-        let name = format!("v{user}");
-        let allowed = (0..2).filter(|id| verdict_of(&wire.ask(&hit(*id, &name))) == 0).count();
-        (allowed == 1).then_some(())
+        wire.allowed(&format!("v{user}"), 2) == 1
     });
     for _ in 0..200 {
         daemon.process.signal(libc::SIGUSR1);
@@ -138,7 +131,7 @@ fn no_other_file_becomes_standard_error() {
     let (daemon, _) = start(Log::Absent);
     work(&daemon);
     let fd = format!("/proc/{}/fd/2", daemon.process.id());
-    assert_eq!(fs::read_link(fd).unwrap(), std::path::Path::new("/dev/null"));
+    assert_eq!(fs::read_link(fd).unwrap(), Path::new("/dev/null"));
 }
 
 #[test]

@@ -1,15 +1,9 @@
 //! A thousand connections at once: with half a frame, and after a restart.
 
-use std::io::Write;
-use std::thread;
-
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde_json::json;
 
-use super::daemon::{Daemon, Plan};
 use super::fairness::{RATIO_MAX, round_trips};
-use super::msgpack::frame;
-use super::wire::{Wire, hello, hit, verdict_of};
+use crate::prelude::*;
 
 const CROWD: usize = 1_000;
 
@@ -67,7 +61,7 @@ fn accepts_a_thousand_simultaneous_reconnects() {
     if !may_be_many() {
         return;
     }
-    let queue = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let queue = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     if queue.trim().parse::<usize>().unwrap() < CROWD {
         eprintln!("SKIPPED: net.core.somaxconn is {}: fewer than {CROWD} connections can wait", queue.trim());
         return;
@@ -104,12 +98,12 @@ fn accepts_a_thousand_simultaneous_reconnects() {
 }
 
 /// Connects without blocking: EAGAIN means that the queue is full.
-fn connect_now(daemon: &Daemon) -> std::os::unix::net::UnixStream {
+fn connect_now(daemon: &Daemon) -> UnixStream {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).expect("there is room in the queue");
-    let stream = std::os::unix::net::UnixStream::from(socket);
+    let stream = UnixStream::from(socket);
     stream.set_nonblocking(false).unwrap();
     stream
 }

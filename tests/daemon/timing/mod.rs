@@ -1,8 +1,8 @@
 //! Durations compared with those without a fault. These tests run one after another and without others: the
 //! stage `timing` of `make test`.
 
+use crate::machine;
 use crate::process::tries;
-use crate::{daemon, http, machine, msgpack, wire};
 mod fairness;
 mod heartbeat;
 mod log;

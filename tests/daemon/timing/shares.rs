@@ -1,15 +1,7 @@
 //! Connections that send without pause get equal shares of a thread; one key costs no more than many.
 
-use std::io::{Error, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::thread::sleep;
-use std::time::Duration;
-
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan};
-use super::msgpack::frame;
-use super::wire::{PATIENCE, hit};
+use crate::prelude::*;
+use std::io::{Error, ErrorKind};
 
 /// A connection that always has pending requests.
 struct Busy {

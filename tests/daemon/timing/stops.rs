@@ -1,17 +1,11 @@
 //! The stop: fast under load, and immediate on a second signal.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use super::daemon::{Daemon, Plan, eventually};
-use super::http::{admin_socket, get};
 use super::machine::timed;
-use super::msgpack::frame;
 use super::tries;
-use super::wire::{Wire, hit};
+use crate::prelude::*;
 use crate::state::strace::may_trace;
 
 /// With every optional thread, and pools with signals.
@@ -45,7 +39,7 @@ fn load(daemon: &Daemon, clients: usize) -> impl FnOnce() -> usize + use<> {
     let (admin, over) = (admin_socket(daemon), Arc::clone(&is_over));
     threads.push(thread::spawn(move || {
         while !over.load(Ordering::Relaxed) {
-            let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&admin) else { return };
+            let Ok(mut stream) = UnixStream::connect(&admin) else { return };
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
         }
@@ -64,7 +58,7 @@ fn ends_within_a_second_under_load() {
         let mut daemon = busy_plan().start();
         let end_load = load(&daemon, 4);
         get(&daemon, "/status");
-        thread::sleep(Duration::from_millis(50));
+        sleep(Duration::from_millis(50));
         let (code, took) = timed(|| {
             daemon.process.signal(libc::SIGTERM);
             daemon.process.exit_code()
@@ -88,9 +82,7 @@ fn second_signal_exits_during_table_write() {
         let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();
         Wire::greeted(&daemon.socket()).assert_served();
         daemon.process.signal(first);
-        eventually("the tables are being written", || {
-            daemon.plan.path("state/tables.new").exists().then_some(())
-        });
+        wait_until("the tables are being written", || daemon.plan.path("state/tables.new").exists());
         daemon.process.signal(second);
         assert_eq!(daemon.process.exit_code(), Some(1), "{}", daemon.log());
         assert!(!daemon.log().contains("drained"), "{}", daemon.log());

@@ -1,12 +1,10 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
-use std::time::Duration;
-
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
-use super::redis_server::Redis;
-use super::{count, counted, echo, echoed, failures, link, one, said_back, up};
+use super::{count, counted, echo, failures, link, one, said_back, up};
+use crate::prelude::*;
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
@@ -108,24 +106,6 @@ async fn pipelines_commands_and_orders_replies() {
     }
     assert!(replies.next().is_none());
     assert!(one(&link).round_trip_us.is_some_and(|micros| micros < 250_000));
-}
-
-#[tokio::test]
-async fn discards_replies_of_dropped_commands() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
-    let script = echo();
-    for round in 0..100 {
-        let calls = vec![echoed(&script, &format!("{round}")); 3];
-        let mut replies = link.send(one(&link).id, calls).into_iter();
-        if round % 2 == 0 {
-            replies.next().unwrap().await.unwrap();
-        }
-        drop(replies);
-        said_back(&link, &format!("after {round}")).await.unwrap();
-    }
-    assert_eq!(one(&link).connections, 1);
 }
 
 #[tokio::test]

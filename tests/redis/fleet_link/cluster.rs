@@ -2,14 +2,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
 use super::redis_cluster::Three;
-use super::redis_server::Redis;
 use super::{is_up, until};
+use crate::prelude::*;
 
 fn link_to(three: &Three) -> RedisLink {
     let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();

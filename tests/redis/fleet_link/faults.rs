@@ -82,22 +82,6 @@ async fn extends_timeout_for_slow_server() {
 }
 
 #[tokio::test]
-async fn reconnects_when_server_became_replica() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
-    assert_eq!(counted(&link, "n").await.unwrap(), 1);
-    redis.order("REPLICAOF 127.0.0.1 1");
-    let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::ReadOnly, false), "{error}");
-    assert!(is_down_for(&link, FailureClass::ReadOnly));
-    redis.order("REPLICAOF NO ONE");
-    up(&link).await;
-    assert_eq!(counted(&link, "n").await.unwrap(), 2, "nothing was counted meanwhile");
-    assert_eq!(failures(&link, "readonly"), 2, "the call and the connection");
-}
-
-#[tokio::test]
 async fn reports_master_down_of_replica() {
     let redis = Redis::start(&["--replica-serve-stale-data", "no"]);
     let link = link(&redis.url());

@@ -1,5 +1,6 @@
 //! Tests the link with real servers: its connections, its reaction to failures, and its checks of replies.
 
+use crate::prelude::*;
 use crate::{certificates, liar, redis_cluster, redis_server};
 mod calls;
 mod cluster;
@@ -11,12 +12,9 @@ mod storm;
 mod throttled;
 mod tls;
 
-use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use redis::Value;
-use tidegate::clock::read_boot_nanos;
 use tidegate::fleet::link::{
     FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
 };

@@ -1,14 +1,12 @@
 //! Tests passwords and permissions: required, wrong, repaired, and never shown.
 
-use std::fs;
-
 use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
-use super::redis_server::Redis;
 use super::{
     Log, count, counted, down, echo, failures, half_a_minute_passes, is_down_for, one, options, said_back,
     until, up,
 };
+use crate::prelude::*;
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -29,7 +27,7 @@ async fn retries_wrong_password_after_delay() {
     until("refused", || is_down_for(&link, FailureClass::Auth)).await;
     let error = said_back(&link, "x").await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Auth, false));
-    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(failures(&link, "auth"), 2, "one attempt and one call: no attempt was made meanwhile");
     fs::write(redis.directory.path().join("password"), format!("{PASSWORD}\r\n")).unwrap();
     half_a_minute_passes().await;

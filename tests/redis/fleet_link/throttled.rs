@@ -1,13 +1,10 @@
 //! Tests slow lines to Redis: 1 Mbit/s with a round trip of 50 ms, and a round trip of a second.
 
-use std::time::Duration;
-
 use redis::Value;
-use tidegate::clock::read_boot_nanos;
 
-use super::redis_server::Redis;
 use super::{echo, echoed, failures, link, one, up};
 use crate::fleet_real::proxy::RedisProxy;
+use crate::prelude::*;
 
 #[tokio::test]
 async fn waits_for_replies_over_a_slow_line() {

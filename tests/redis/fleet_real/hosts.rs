@@ -1,16 +1,9 @@
 //! Starts daemons that share a Redis, and their callers.
 
-use std::fs;
-use std::path::PathBuf;
+use crate::prelude::*;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{JoinHandle, sleep};
-use std::time::Duration;
-
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, Plan, eventually};
-use super::wire::{Wire, hit, verdict_of};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 /// Log lines of a daemon once it is linked, and once it detects an outage.
 pub(crate) const LINKED: &str = "budgets are shared with the other hosts";
@@ -45,7 +38,7 @@ pub(crate) fn await_counted(hosts: &[Daemon], count: usize) {
     for host in hosts {
         host.await_log(&[LINKED]);
         let counted = || metric(host, "tidegate_fleet_hosts") >= count as f64;
-        eventually(&format!("{count} hosts are counted"), || counted().then_some(()));
+        wait_until(&format!("{count} hosts are counted"), || counted());
     }
 }
 
@@ -73,9 +66,7 @@ pub(crate) fn count_log(host: &Daemon, words: &str) -> usize {
 
 /// Waits for one more such line.
 pub(crate) fn await_one_more(host: &Daemon, words: &str, before: usize) {
-    eventually(&format!("another line of the log with {words}"), || {
-        (count_log(host, words) > before).then_some(())
-    });
+    wait_until(&format!("another line of the log with {words}"), || count_log(host, words) > before);
 }
 
 /// Result of one request.
@@ -90,7 +81,6 @@ pub(crate) struct Asked {
 /// A client that sends requests until stopped.
 pub(crate) struct Caller {
     stop: Arc<AtomicBool>,
-    answered: Arc<AtomicUsize>,
     thread: JoinHandle<Vec<Asked>>,
 }
 
@@ -99,8 +89,6 @@ impl Caller {
     pub(crate) fn start(socket: PathBuf, caller: &'static str, at_once: u64, pause: Duration) -> Caller {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let answered = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&answered);
         let thread = std::thread::spawn(move || {
             let mut wire = Wire::greeted(&socket);
             let mut asked = Vec::new();
@@ -112,20 +100,12 @@ impl Caller {
                     let reply = wire.hear().expect("an answer");
                     let at = read_boot_nanos();
                     asked.push(Asked { at, took: at - began, passed: verdict_of(&reply) == ALLOW });
-                    counted.store(asked.len(), Ordering::Relaxed);
                 }
                 sleep(pause);
             }
             asked
         });
-        Caller { stop, answered, thread }
-    }
-
-    /// Waits until this number of further requests has been answered.
-    pub(crate) fn await_more(&self, count: usize) {
-        let answered = || self.answered.load(Ordering::Relaxed);
-        let enough = answered() + count;
-        eventually(&format!("{count} more answers"), || (answered() >= enough).then_some(()));
+        Caller { stop, thread }
     }
 
     /// Stops it; returns all its requests.
@@ -135,9 +115,9 @@ impl Caller {
     }
 }
 
-fn question(id: u64, caller: &str) -> serde_json::Value {
+fn question(id: u64, caller: &str) -> Value {
     match caller.starts_with("job") {
-        true => serde_json::json!([3, id, "api", [["job", caller]]]),
+        true => json!([3, id, "api", [["job", caller]]]),
         false => hit(id, caller),
     }
 }

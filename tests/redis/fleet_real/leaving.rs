@@ -1,17 +1,12 @@
 //! Tests hosts that exit, and hosts with the same identity.
 
-use std::fs;
-use std::time::Duration;
-
-use super::daemon::{Daemon, eventually};
 use super::hosts::{CUT_OFF, LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
-use super::redis_server::Redis;
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Burst of a rate too slow to refill during a test.
 const ONCE: u32 = 3_000;
 
-pub(crate) fn once() -> String {
+fn once() -> String {
     rules("1/day", ONCE, "on_miss: refuse")
 }
 
@@ -26,43 +21,32 @@ pub(crate) fn left(redis: &Redis) -> i64 {
 #[test]
 fn restarted_host_grants_a_spent_caller_nothing() {
     let redis = Redis::start(&[]);
-    let mut hosts = hosts(1, &redis.url(), &rules("10/day", 10, "wait: 50ms"));
-    let passed = |host: &Daemon, tries: u64| {
-        let mut wire = host.greeted();
-        (0..tries).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count()
-    };
-    assert_eq!(passed(&hosts[0], 12), 10);
+    let mut host = hosts(1, &redis.url(), &rules("10/day", 10, "wait: 50ms")).remove(0);
+    assert_eq!(host.greeted().allowed("u1", 12), 10);
     for restart in 0..3 {
-        end(&mut hosts);
-        let plan = hosts.pop().unwrap().plan;
-        hosts.push(plan.start());
-        assert_eq!(passed(&hosts[0], 12), 0, "after restart {restart}");
+        host = host.stopped().start();
+        assert_eq!(host.greeted().allowed("u1", 12), 0, "after restart {restart}");
     }
 }
 
 #[test]
 fn restart_in_outage_gives_no_share_twice() {
-    const BURST: u32 = 20;
     let mut redis = Redis::start(&[]);
-    let mut hosts = hosts(1, &redis.url(), &rules("20/day", BURST, "wait: 50ms"));
-    let mut passed = [0; 2];
-    let mut ask = |host: &Daemon, tries: [u64; 2]| {
-        let mut wire = host.greeted();
-        for ((caller, tries), passed) in ["spent", "in-use"].into_iter().zip(tries).zip(&mut passed) {
-            *passed += (0..tries).filter(|id| verdict_of(&wire.ask(&hit(*id, caller))) == 0).count();
-        }
-        passed
+    let mut host = hosts(1, &redis.url(), &rules("20/day", 20, "wait: 50ms")).remove(0);
+    let (mut spent, mut in_use) = (0, 0);
+    let mut ask = |host: &Daemon, tries: u64| {
+        spent += host.greeted().allowed("spent", 30);
+        in_use += host.greeted().allowed("in-use", tries);
+        (spent, in_use)
     };
-    assert!(ask(&hosts[0], [30, 12])[0] > 0, "with Redis");
+    assert!(ask(&host, 12).0 > 0, "with Redis");
     redis.kill();
-    hosts[0].await_log(&[CUT_OFF]);
-    ask(&hosts[0], [30, 3]);
+    host.await_log(&[CUT_OFF]);
+    ask(&host, 3);
     for restart in 0..3 {
-        end(&mut hosts);
-        let plan = hosts.pop().unwrap().plan;
-        hosts.push(plan.start());
-        let passed = ask(&hosts[0], [30, 30]);
-        assert!(passed.iter().all(|passed| *passed <= BURST as usize), "{passed:?} after restart {restart}");
+        host = host.stopped().start();
+        let passed = ask(&host, 30);
+        assert!(passed.0 <= 20 && passed.1 <= 20, "{passed:?} after restart {restart}");
     }
 }
 
@@ -79,17 +63,10 @@ fn returns_unused_tokens_at_exit() {
     let redis = Redis::start(&[]);
     let mut hosts = hosts(3, &redis.url(), &once());
     let admitted = passed(&ask_all(&hosts, 1, Duration::from_millis(4), Duration::from_millis(1_500))).len();
-    let before = left(&redis);
-    assert!(
-        before < i64::from(ONCE) - i64::try_from(admitted).unwrap(),
-        "nothing is in hand: {admitted} passed, {before} left"
-    );
+    let (before, not_admitted) = (left(&redis), i64::from(ONCE) - i64::try_from(admitted).unwrap());
+    assert!(before < not_admitted, "nothing is in hand: {admitted} passed, {before} left");
     end(&mut hosts);
-    assert_eq!(
-        left(&redis),
-        i64::from(ONCE) - i64::try_from(admitted).unwrap(),
-        "{admitted} passed, {before} were left"
-    );
+    assert_eq!(left(&redis), not_admitted, "{admitted} passed, {before} were left");
 }
 
 #[test]
@@ -97,12 +74,12 @@ fn keeps_identity_across_restart_and_renames_copy() {
     let redis = Redis::start(&[]);
     let url = redis.url();
     let name = |daemon: &Daemon| fs::read(daemon.plan.path("state/fleet-identity")).unwrap()[8..24].to_vec();
-    let mut first = plan(&url, &once(), "").start();
+    let first = plan(&url, &once(), "").start();
     first.await_log(&[LINKED]);
     let own = name(&first);
-    end(std::slice::from_mut(&mut first));
-    let copied = fs::read(first.plan.path("state/fleet-identity")).unwrap();
-    let again = first.plan.start();
+    let first = first.stopped();
+    let copied = fs::read(first.path("state/fleet-identity")).unwrap();
+    let again = first.start();
     again.await_log(&[LINKED]);
     assert_eq!(name(&again), own, "a restart");
 
@@ -129,7 +106,7 @@ fn counts_hosts_with_fleet_rules_only() {
     let host = plan(&redis.url(), of_host, "").start();
     // It reads fleet overrides, and sends nothing about itself.
     host.await_log(&["connected to Redis"]);
-    std::thread::sleep(Duration::from_millis(1_200));
+    sleep(Duration::from_millis(1_200));
     assert_eq!((count_log(&host, LINKED), redis.say("DBSIZE")), (0, ":0\r\n".to_owned()), "{}", host.log());
     fs::write(host.plan.path("rules/api.yaml"), once()).unwrap();
     host.process.signal(1);

@@ -1,7 +1,6 @@
 //! Tests one budget over real daemons and a real redis-server, with faults between them.
 
-use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_server, wire};
-mod bound;
+use crate::{certificates, http, liar, redis_cluster};
 mod faults;
 mod forged_replies;
 mod hosts;

@@ -1,17 +1,9 @@
 //! Tests that an operator's change on one host holds on all hosts.
 
-use std::fs;
-use std::time::Duration;
-
 use rustix::process::Signal;
-use serde_json::Value;
-use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Daemon, Plan, eventually};
 use super::hosts::{metric, plan};
-use super::http::post;
-use super::redis_server::Redis;
-use super::wire::{hit, verdict_of};
+use crate::prelude::*;
 
 /// Five requests of each user on each host, without refill during a test; and a budget of all hosts.
 pub(crate) const RULES: &str = "\
@@ -48,10 +40,10 @@ pub(crate) fn await_line(daemon: &Daemon, words: &str) -> String {
 }
 
 pub(crate) fn await_no_line(daemon: &Daemon, words: &str) {
-    eventually(&format!("it hears no more of {words}"), || {
+    wait_until(&format!("it hears no more of {words}"), || {
         let output = daemon.run("switch");
         let held = output.lines().any(|line| line.contains(words) && !line.starts_with('2'));
-        (!held).then_some(())
+        !held
     });
 }
 
@@ -162,11 +154,11 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     // The same for a shared budget.
     hosts[0].run("block shared tenant=t1 --for 2s --fleet");
     let blocked = |tenant: &str| {
-        let asked = serde_json::json!([3, 9, "api", [["tenant", tenant]]]);
+        let asked = json!([3, 9, "api", [["tenant", tenant]]]);
         verdict_of(&hosts[0].greeted().ask(&asked)) == LIMIT
     };
     assert!(blocked("t1") && !blocked("t2"));
-    eventually("it ends by itself", || (!blocked("t1")).then_some(()));
+    wait_until("it ends by itself", || !blocked("t1"));
     let output = hosts[0].fail("block per-user ip=x --for 5m --fleet", 1);
     assert!(output.contains("its key is made of `user`"), "{output}");
 }
@@ -194,9 +186,7 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     assert!(second.run("switch").contains("api/per-user: shadow on all hosts"), "{}", second.run("switch"));
     // Hosts restore a Redis without its data; a later host reads it there.
     redis.restart(None);
-    eventually("Redis has it again", || {
-        redis.say("GET tg:{tm}:overrides").contains("per-user").then_some(())
-    });
+    wait_until("Redis has it again", || redis.say("GET tg:{tm}:overrides").contains("per-user"));
     let late = plan(&redis.url(), RULES, "").start();
     await_line(&late, "api/per-user: shadow on all hosts");
     late.run("switch per-user --clear --fleet");
@@ -244,8 +234,8 @@ fn document_full_of_blocks_takes_a_switch_and_frees_by_digest() {
     let full = (0..1_000).map(block).find(|answer| answer.status != 200).expect("a limit");
     assert!(full.error().contains("limit of 48 KiB"), "{}", full.error());
     // A poll amid the blocks may have counted a part of them.
-    eventually("a poll counts all blocks", || {
-        (0.98..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio")).then_some(())
+    wait_until("a poll counts all blocks", || {
+        (0.98..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio"))
     });
     let status = host.run("status");
     assert!(["fill 98", "fill 99", "fill 100"].iter().any(|part| status.contains(part)), "{status}");
@@ -273,10 +263,9 @@ fn concurrent_operators_lose_no_block() {
         }
     });
     for host in &hosts {
-        eventually("all are heard", || {
+        wait_until("all are heard", || {
             let output = host.run("switch");
-            (output.lines().filter(|line| line.starts_with("blocked   api/per-user")).count() == 16)
-                .then_some(())
+            output.lines().filter(|line| line.starts_with("blocked   api/per-user")).count() == 16
         });
     }
 }

@@ -1,18 +1,8 @@
-//! Tests concurrency limits over daemons that share a Redis: never above the maximum while hosts stop or
-//! enter an outage.
+//! Tests concurrency limits over daemons that share a Redis: the permits of hosts that exit or restart.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tidegate::clock::read_boot_nanos;
-
-use super::daemon::{Daemon, eventually};
-use super::hosts::{LINKED, hosts, plan, unanswered_checks};
+use super::hosts::{LINKED, hosts};
 use super::leaving::end;
-use super::redis_server::Redis;
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 /// The permits of all hosts together.
 const MAX: usize = 12;
@@ -20,7 +10,7 @@ const MAX: usize = 12;
 /// A busy machine replies late: a request without a reply is refused.
 const STRICT: &str = "wait: 50ms, on_redis_down: refuse";
 
-pub(super) fn rules(max: usize, fleet: &str) -> String {
+fn rules(max: usize, fleet: &str) -> String {
     format!(
         "domain: api\nconcurrency:\n  - {{name: exports, key: [org], max: {max}, scope: fleet, fleet: {{{fleet}}}}}\n"
     )
@@ -37,7 +27,7 @@ fn begin(wire: &mut Wire) -> Option<u64> {
 }
 
 /// Starts leases until `most` are in progress or the time is over. Returns their number.
-pub(super) fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize {
+fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize {
     let (began, mut in_progress) = (read_boot_nanos(), 0);
     while in_progress < most && read_boot_nanos() - began < nanos(lasts) {
         match begin(wire) {
@@ -50,37 +40,6 @@ pub(super) fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize 
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
-}
-
-#[test]
-fn fleet_concurrency_never_exceeds_maximum() {
-    let redis = Redis::start(&[]);
-    let hosts = hosts(3, &redis.url(), &rules(MAX, STRICT));
-    let (held, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let until = read_boot_nanos() + 4_000_000_000;
-    let work = |host: &Daemon| {
-        let mut wire = host.greeted();
-        while read_boot_nanos() < until {
-            if let Some(lease) = begin(&mut wire) {
-                // Counted within the time for which the daemon counts the lease.
-                let at_once = held.fetch_add(1, Ordering::SeqCst) + 1;
-                assert!(at_once <= MAX, "{at_once} at once");
-                sleep(Duration::from_millis(60));
-                held.fetch_sub(1, Ordering::SeqCst);
-                assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
-                begun.fetch_add(1, Ordering::Relaxed);
-            }
-            sleep(Duration::from_millis(25));
-        }
-    };
-    std::thread::scope(|threads| {
-        // Half as many again as there are permits.
-        for host in hosts.iter().cycle().take(MAX * 3 / 2) {
-            threads.spawn(move || work(host));
-        }
-    });
-    // The simulation tests utilization: a busy machine replies late.
-    assert!(begun.into_inner() > 0);
 }
 
 #[test]
@@ -149,67 +108,6 @@ fn leases_keep_fleet_permits_across_restart() {
     let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
     // After a long restart its permits have expired; it last renewed them a while before.
     assert!(began == 1 || took > 1_000_000_000, "five go on at the other host, and {began} here");
-}
-
-#[test]
-fn late_host_learns_permits_in_use() {
-    let redis = Redis::start(&[]);
-    let first = hosts(1, &redis.url(), &rules(MAX, STRICT));
-    let mut wire = first[0].greeted();
-    assert_eq!(begin_all(&mut wire, MAX - 2, Duration::from_secs(10)), MAX - 2);
-    let later = plan(&redis.url(), &rules(MAX, STRICT), "").start();
-    later.await_log(&[LINKED]);
-    let mut other = later.greeted();
-    // Idle permits return after a second.
-    assert_eq!(begin_all(&mut other, 2, Duration::from_secs(10)), 2);
-    assert_eq!(begin_all(&mut other, 1, Duration::from_secs(1)), 0, "no more than that");
-    // Permits of ended leases move here.
-    drop(wire);
-    assert_eq!(begin_all(&mut other, MAX - 2, Duration::from_secs(10)), MAX - 2);
-}
-
-/// Returns the permits that Redis counts for the only key.
-fn counted(redis: &Redis) -> usize {
-    let reply = redis.say("EVAL return(redis.call('ZCARD',redis.call('KEYS','tg:*:m:*')[1])) 0");
-    reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
-}
-
-/// Requests leases from host after host, each once Redis has recorded the end elsewhere; counts refusals.
-fn one_after_another(redis: &Redis, wires: &mut [Wire], most: usize, rounds: usize) -> usize {
-    let (mut held, mut refused) = (std::collections::VecDeque::new(), 0);
-    for round in 0..rounds {
-        if held.len() == most {
-            let (host, lease): (usize, u64) = held.pop_front().unwrap();
-            assert_eq!(wires[host].ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
-            eventually("Redis knows of the end", || (counted(redis) < most).then_some(()));
-        }
-        let host = round * 7 % wires.len();
-        match begin(&mut wires[host]) {
-            Some(lease) => held.push_back((host, lease)),
-            None => refused += 1,
-        }
-    }
-    held.into_iter().for_each(|(host, lease)| drop(wires[host].ask(&json!([2, 2, lease, 0]))));
-    refused
-}
-
-#[test]
-fn grants_last_free_permit_to_any_host() {
-    let redis = Redis::start(&[]);
-    // Uses the longest wait: requests without a reply in time are refused.
-    let hosts = hosts(3, &redis.url(), &rules(3, STRICT));
-    let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
-    // First one lease per host, then each time the permit freed elsewhere.
-    let refused = one_after_another(&redis, &mut wires, 3, 60);
-    eprintln!("{refused} of 60 refused although a permit was free");
-    // A busy machine replies late, and five late replies pause remote checks for a while. The metrics follow.
-    if refused > 0 {
-        eventually("a check without a reply", || (unanswered_checks(&hosts) > 0.0).then_some(()));
-    }
-    // No fourth lease starts.
-    let held: usize = wires.iter_mut().map(|wire| begin_all(wire, 1, Duration::from_secs(10))).sum();
-    assert_eq!(held, 3);
-    assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
 }
 
 /// A fleet rate without tokens here refuses nothing that another rule refuses anyway.

@@ -1,15 +1,12 @@
 //! Proxies the connection to Redis for tests: drops replies of executed commands, delays them, closes
 //! connections.
 
-use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread::sleep;
-use std::time::Duration;
 
+use crate::prelude::*;
 use tempfile::TempDir;
 
 /// A socket that leads to Redis.

@@ -1,12 +1,7 @@
 //! Tests two regions, each with its own Redis and a portion of every budget.
 
-use std::time::Duration;
-
-use super::daemon::Daemon;
 use super::hosts::{ask_all, await_counted, most_at_once, passed, passed_between, plan, rules};
-use super::permits::{begin_all, rules as rules_of_work};
-use super::redis_server::Redis;
-use super::wire::Wire;
+use crate::prelude::*;
 
 const RATE: f64 = 400.0;
 const BURST: u32 = 200;
@@ -35,25 +30,4 @@ fn regions_admit_their_share_of_the_budget() {
         assert!(most <= of * (f64::from(BURST) + RATE / 20.0) + 1.0, "{what}: {most} at once");
         assert!(used > 0.0, "{what}: {used}");
     }
-}
-
-#[test]
-fn regions_run_their_share_of_permits() {
-    let servers = [Redis::start(&[]), Redis::start(&[])];
-    let start = |redis: &Redis, weight: &str| -> Daemon {
-        plan(&redis.url(), &rules_of_work(15, "wait: 50ms"), &format!(", region_weight: {weight}")).start()
-    };
-    let hosts = [start(&servers[0], "75%"), start(&servers[0], "75%"), start(&servers[1], "25%")];
-    await_counted(&hosts[..2], 2);
-    await_counted(&hosts[2..], 1);
-    let mut wires = hosts.each_ref().map(|host| Wire::greeted(&host.socket()));
-    // 11.25 and 3.75 of 15. A busy machine replies late, and without a reply two hosts run five each. In a region the second host has the permits that the first leaves.
-    let long = Duration::from_secs(30);
-    let began = [
-        begin_all(&mut wires[0], 5, long) + begin_all(&mut wires[1], 6, long),
-        begin_all(&mut wires[2], 3, long),
-    ];
-    assert_eq!(began, [11, 3], "each region has its part, rounded down");
-    let more = wires.iter_mut().map(|wire| begin_all(wire, 1, Duration::from_millis(400))).sum::<usize>();
-    assert_eq!(more, 0, "and no more than that");
 }

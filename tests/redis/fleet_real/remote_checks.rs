@@ -1,21 +1,15 @@
 //! Tests pending requests of one connection: replies, order and payments.
 
 use std::sync::atomic::Ordering;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
 
-use super::daemon::{Daemon, eventually, has};
 use super::hosts::{
     CUT_OFF, ask_all, await_counted, count_log, hosts, lost_replies, metric, passed, plan, rules,
 };
 use super::leaving::left;
-use super::msgpack::frame;
 use super::proxy::RedisProxy;
-use super::redis_server::Redis;
-use super::wire::{Wire, hit, verdict_of};
+use crate::prelude::*;
 
 const ALLOW: u64 = 0;
 const LIMIT: u64 = 1;
@@ -24,17 +18,15 @@ const LIMIT: u64 = 1;
 const LENIENT: &str = "mode: exact, wait: 50ms, on_redis_down: allow";
 
 fn await_left(redis: &Redis, wanted: i64) {
-    eventually(&format!("{wanted} tokens are left; now {}", left(redis)), || {
-        (left(redis) == wanted).then_some(())
-    });
+    wait_until(&format!("{wanted} tokens are left; now {}", left(redis)), || left(redis) == wanted);
 }
 
 /// Waits for this value and checks that it stays longer than any batch takes. On a machine that stalls, a host closes a
 /// connection without a reply for 250 ms, and the charge of a lost reply is lost: then less may be left.
 fn stays_left(redis: &Redis, host: &Daemon, wanted: i64) {
-    eventually(&format!("{wanted} tokens are left; now {}", left(redis)), || {
+    wait_until(&format!("{wanted} tokens are left; now {}", left(redis)), || {
         let is_lost = left(redis) < wanted && lost_replies(std::slice::from_ref(host)) > 0;
-        (is_lost || left(redis) == wanted).then_some(())
+        is_lost || left(redis) == wanted
     });
     let settled = left(redis);
     sleep(Duration::from_millis(700));
@@ -46,9 +38,9 @@ fn one_host(fleet: &str) -> (Redis, RedisProxy, Daemon) {
     let redis = Redis::start(&[]);
     let proxy = RedisProxy::to(&redis.socket());
     let host = hosts(1, &proxy.url(), &rules("1/day", 30, fleet)).remove(0);
-    eventually("a command is answered in time", || {
+    wait_until("a command is answered in time", || {
         let passes = verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u0"))) == ALLOW;
-        (passes && redis.say("KEYS tg:*:q:*").len() > 4).then_some(())
+        passes && redis.say("KEYS tg:*:q:*").len() > 4
     });
     redis.order("FLUSHALL");
     (redis, proxy, host)
@@ -164,24 +156,6 @@ fn retry_of_pending_request_charges_nothing() {
 }
 
 #[test]
-fn refunds_other_key_when_one_is_limited() {
-    let two = "domain: api\nlimits:\n  \
-        - {name: of-user, key: [user], rate: 1/day, burst: 30, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n  \
-        - {name: of-job, key: [job], rate: 1/day, burst: 1, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n";
-    let redis = Redis::start(&[]);
-    let host = hosts(1, &redis.url(), two).remove(0);
-    let mut wire = Wire::greeted(&host.socket());
-    let both = |id: u64, user: &str, job: &str| json!([3, id, "api", [["user", user, "job", job]]]);
-    for at in 0..6 {
-        let job = format!("j{at}");
-        assert_eq!(verdict_of(&wire.ask(&both(1, &format!("first{at}"), &job))), ALLOW);
-        assert_eq!(verdict_of(&wire.ask(&both(2, &format!("second{at}"), &job))), LIMIT);
-    }
-    // Twelve users and six jobs, in separate and shared buckets: six of each are charged once.
-    stays_left(&redis, &host, 6 * 29 + 6 * 30);
-}
-
-#[test]
 fn answers_local_requests_before_pending_one() {
     let (redis, _proxy, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
@@ -240,19 +214,19 @@ fn refund_returns_to_all_hosts_once() {
         let hosts = hosts(2, &redis.url(), &rules("3/day", 3, &format!("{mode}, on_redis_down: refuse")));
         let mut wires = [0, 1].map(|at: usize| Wire::greeted(&hosts[at].socket()));
         let mut spent = Vec::new();
-        eventually("one host spends the budget", || {
+        wait_until("one host spends the budget", || {
             let id = spent.len() as u64;
             let hit = json!([3, 1, "api", [["user", "u1"]], 1, null, {"idem": format!("i{id}")}]);
             (verdict_of(&wires[0].ask(&hit)) == ALLOW).then(|| spent.push(id));
-            (spent.len() == 3).then_some(())
+            spent.len() == 3
         });
         assert_eq!(verdict_of(&wires[1].ask(&hit(1, "u1"))), LIMIT, "{mode}");
         sleep(Duration::from_millis(pause));
         let refund = json!([5, 7, "api", [["user", "u1"]], -1, {"of": "i1"}]);
         assert_eq!([0, 1].map(|_| wires[0].ask(&refund)[2] == json!(true)), [true, false], "{mode}");
-        eventually(&format!("the other host passes: {mode}, after {pause} ms"), || {
+        wait_until(&format!("the other host passes: {mode}, after {pause} ms"), || {
             sleep(Duration::from_millis(20));
-            (verdict_of(&wires[1].ask(&hit(8, "u1"))) == ALLOW).then_some(())
+            verdict_of(&wires[1].ask(&hit(8, "u1"))) == ALLOW
         });
         sleep(Duration::from_millis(300));
         assert_eq!(wires.map(|mut wire| verdict_of(&wire.ask(&hit(8, "u1")))), [LIMIT; 2], "{mode}");
@@ -265,15 +239,15 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let fleet = "mode: exact, wait: 20ms, on_redis_down: refuse";
     let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
-    eventually("a command is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
+    wait_until("a command is answered", || verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW);
     redis.signal(Signal::STOP);
     for id in 0..60 {
         assert_eq!(verdict_of(&wire.ask(&hit(id, "u1"))), LIMIT);
     }
     redis.signal(Signal::CONT);
-    eventually("commands are tried again", || {
+    wait_until("commands are tried again", || {
         sleep(Duration::from_millis(5));
-        (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
+        verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW
     });
     let late = eventually("requests have waited in vain", || {
         let late = metric(&host, "tidegate_fleet_asked_total{outcome=\"late\"}");
@@ -303,9 +277,9 @@ fn shadow_counts_only_requests_beyond_the_budget() {
     await_left(&redis, 0);
     for host in &hosts {
         let mut wire = Wire::greeted(&host.socket());
-        eventually("the budgets are used up", || {
+        wait_until("the budgets are used up", || {
             (0..20).for_each(|id| assert_eq!(verdict_of(&wire.ask(&hit(id, &format!("u{id}")))), ALLOW));
-            (would_refuse(host) >= 20.0).then_some(())
+            would_refuse(host) >= 20.0
         });
         assert_eq!(metric(host, "tidegate_fleet_asked_total{outcome=\"answered\"}"), 0.0);
     }

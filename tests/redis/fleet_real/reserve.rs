@@ -1,14 +1,7 @@
 //! Tests one reserve over two daemons: leases on one host cause refusals of other requests on the other.
 
-use std::thread::sleep;
-use std::time::Duration;
-
-use serde_json::{Value, json};
-
-use super::daemon::{Daemon, eventually};
 use super::hosts::hosts;
-use super::redis_server::Redis;
-use super::wire::{Wire, verdict_of};
+use crate::prelude::*;
 
 const SLOTS: usize = 10;
 /// Limit of one host: half of all slots of both.
@@ -63,7 +56,7 @@ fn reserve_counts_work_of_other_hosts() {
     let [mut busy, mut idle] = [&hosts[0], &hosts[1]].map(Worker::of);
     assert_eq!(busy.fill(), OWN_PART, "its own part, whoever else is there");
     // All but one slot, which an idle host keeps for new requests.
-    eventually("what is not needed over there is lent", || (busy.fill() == SLOTS - 1).then_some(()));
+    wait_until("what is not needed over there is lent", || busy.fill() == SLOTS - 1);
 
     // One lease may start where five slots of its share are free, at any time. Until the others are back both hosts send frequent
     // heartbeats: sums are much younger than between two heartbeats a second apart.
@@ -80,16 +73,16 @@ fn reserve_counts_work_of_other_hosts() {
     assert_eq!(verdict_of(&idle.ask("critical")), 0, "it is kept back for this");
 
     busy.end_all();
-    eventually("its own part is back", || (idle.fill() >= OWN_PART).then_some(()));
+    wait_until("its own part is back", || idle.fill() >= OWN_PART);
 
     // Without Redis each host uses only its own share, without waiting.
     redis.kill();
     idle.end_all();
     for worker in [&mut busy, &mut idle] {
-        eventually("each has its own part, and no more", || {
+        wait_until("each has its own part, and no more", || {
             let all = worker.fill();
             worker.end_all();
-            (all == OWN_PART).then_some(())
+            all == OWN_PART
         });
     }
 }

@@ -1,51 +1,33 @@
 //! Tests certificates and fleet secrets with whole daemons.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::thread::sleep;
-use std::time::Duration;
-
 use super::certificates::server;
-use super::daemon::{Daemon, eventually, has, outcome_of};
 use super::hosts::{
     LINKED, ask_all, assert_limits_alone, await_counted, count_log, metric, most_at_once, passed, plan, rules,
 };
-use super::http::get;
-use super::leaving::end;
-use super::redis_server::Redis;
-use super::wire::{Wire, hit, verdict_of};
+use crate::prelude::*;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
 
-/// Connects a daemon by TLS, awaits its log line and checks that it limits.
-fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
-    let url = format!("rediss://{host}:{}", redis.port);
-    let ca = redis.directory.path().join(ca);
-    let more = format!(", ca_file: \"{}\"", ca.display());
-    let daemon = plan(&url, &rules("200/s", BURST, "on_miss: admit"), &more).start();
-    let is_good = word == LINKED;
-    if is_good {
-        daemon.await_log(&[LINKED]);
-    } else {
-        daemon.await_log(&["no connection to Redis", "tls", word]);
-        assert_eq!(count_log(&daemon, LINKED), 0, "{}", daemon.log());
-    }
-    let (_, output, _) = outcome_of(&daemon.doctor(&[]));
-    let expected = if is_good { "may call all that the scripts call" } else { word };
-    assert!(output.contains(expected) && (is_good || output.contains("correct the certificate")), "{output}");
-    assert_limits_alone(&daemon, RATE, BURST);
-}
-
 #[test]
 fn decides_locally_and_reports_bad_certificate() {
     let redis = server("localhost", 2999);
-    by_tls(&redis, "localhost", "ours.pem", LINKED);
-    by_tls(&redis, "localhost", "theirs.pem", "authority");
-    by_tls(&redis, "127.0.0.1", "ours.pem", "not for the host that the URL names");
-    let expired = server("localhost", 2020);
-    by_tls(&expired, "localhost", "ours.pem", "has expired");
+    for (ca, is_good) in [("ours.pem", true), ("theirs.pem", false)] {
+        let more = format!(", ca_file: \"{}\"", redis.directory.path().join(ca).display());
+        let url = format!("rediss://localhost:{}", redis.port);
+        let daemon = plan(&url, &rules("200/s", BURST, "on_miss: admit"), &more).start();
+        let (_, output, _) = if is_good {
+            daemon.await_log(&[LINKED]);
+            outcome_of(&daemon.doctor(&[]))
+        } else {
+            daemon.await_log(&["no connection to Redis", "tls", "authority"]);
+            assert_eq!(count_log(&daemon, LINKED), 0, "{}", daemon.log());
+            outcome_of(&daemon.doctor(&[]))
+        };
+        let expected = if is_good { "may call all that the scripts call" } else { "correct the certificate" };
+        has(&output, &[expected]);
+        assert_limits_alone(&daemon, RATE, BURST);
+    }
 }
 
 /// Starts a host with this secret.
@@ -56,10 +38,10 @@ fn start(redis: &Redis, secret: u8) -> Daemon {
 }
 
 /// Restarts the host with another secret.
-fn again(mut host: Daemon, secret: u8) -> Daemon {
-    end(std::slice::from_mut(&mut host));
-    fs::write(host.plan.path("secret"), [secret; 32]).unwrap();
-    host.plan.start()
+fn again(host: Daemon, secret: u8) -> Daemon {
+    let plan = host.stopped();
+    fs::write(plan.path("secret"), [secret; 32]).unwrap();
+    plan.start()
 }
 
 /// Returns the peak admissions of all hosts together.
@@ -70,7 +52,7 @@ fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
 
 /// Returns the number of hosts with another secret that a host knows.
 fn others(host: &Daemon) -> u64 {
-    let fleet: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
+    let fleet: Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
     fleet["secret"]["other_hosts"].as_u64().unwrap()
 }
 
@@ -86,13 +68,13 @@ fn different_secrets_separate_budgets_until_last_restart() {
         out + &err
     };
     assert!(block(&hosts[0]).contains("on all hosts"));
-    eventually("the other host hears of the block", || is_refused(&hosts[1], "u8").then_some(()));
+    wait_until("the other host hears of the block", || is_refused(&hosts[1], "u8"));
     let [one, two] = hosts;
     let hosts = [again(one, 2), two];
     await_counted(&hosts, 2);
     for host in &hosts {
         host.await_log(&["ANOTHER FLEET SECRET"]);
-        eventually("it counts the other host", || (others(host) == 1).then_some(()));
+        wait_until("it counts the other host", || others(host) == 1);
         assert!(host.run("fleet").contains("another one, or an older version, on 1 host"));
         assert!(host.run("status").contains("another fleet secret than this one"));
         let doctor = String::from_utf8(host.doctor(&[]).stdout).unwrap();
@@ -109,13 +91,13 @@ fn different_secrets_separate_budgets_until_last_restart() {
     let [one, two] = hosts;
     let hosts = [one, again(two, 2)];
     await_counted(&hosts, 2);
-    eventually("both have one secret", || hosts.iter().all(|host| others(host) == 0).then_some(()));
+    wait_until("both have one secret", || hosts.iter().all(|host| others(host) == 0));
     let (mut stream, mut reply) = (UnixStream::connect(redis.socket()).unwrap(), [0; 4]);
     stream.write_all(b"DEL tg:{tm}:overrides\r\n").unwrap();
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b":1\r\n");
-    eventually("the block is set again", || block(&hosts[0]).contains("on all hosts").then_some(()));
-    eventually("the block holds", || hosts.iter().all(|host| is_refused(host, "u8")).then_some(()));
+    wait_until("the block is set again", || block(&hosts[0]).contains("on all hosts"));
+    wait_until("the block holds", || hosts.iter().all(|host| is_refused(host, "u8")));
     at_once(&hosts, 500);
     assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0, "one budget again");
 }

@@ -1,11 +1,9 @@
 //! Tests the windows of a descriptor file that three daemons share.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use tidegate::clock::read_boot_nanos;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::hosts::{Asked, LINKED, ask_all, plan, unanswered_checks};
-use super::redis_server::Redis;
+use crate::prelude::*;
 
 /// Counts admissions by second on this machine's clock, which Redis shares: requests sent and answered within
 /// it.

@@ -5,7 +5,7 @@ use prost::Message;
 use super::client::{Grpc, PATH, Reply, ask, framed};
 use super::{RULES, with_envoy};
 use crate::adapters::patient;
-use crate::http::metric;
+use crate::prelude::*;
 
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const PERMISSION_DENIED: i32 = 7;
@@ -47,7 +47,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     let tcp = "adapters: {envoy: {listen: \"127.0.0.1:0\", token_file: token, domains: [api]}}";
     let daemon = patient(RULES).settings(tcp).start();
     daemon.await_log(&["Envoy's rate limit service is not served", "help: correct `adapters.envoy`"]);
-    std::fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
+    fs::write(daemon.plan.path("token"), format!("{token}\n")).unwrap();
     let mut envoy = Grpc::tcp(daemon.port_of("service is served"));
     let right = format!("Bearer {token}");
     let (longer, lower) = (format!("{right}0"), format!("bearer {token}"));

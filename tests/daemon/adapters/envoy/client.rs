@@ -1,5 +1,6 @@
 //! A client of gRPC, and the messages of rls.proto as Envoy declares them.
 
+use crate::prelude::*;
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use hyper::Request;
@@ -9,9 +10,6 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
-
-use crate::daemon::Daemon;
-use crate::wire::PATIENCE;
 
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

@@ -1,10 +1,8 @@
 //! Decisions: codes, the status of each descriptor, headers.
 
-use serde_json::Value;
-
 use super::client::{Ask, Descriptor, Grpc, Override, PATH, Told, ask, descriptor};
 use super::with_envoy;
-use crate::http::metric;
+use crate::prelude::*;
 
 const OK: i32 = 1;
 const OVER: i32 = 2;

@@ -1,15 +1,12 @@
 //! Malformed requests, hostile connections, and the end of the daemon. Nothing else is affected.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 
 use prost::Message;
 
 use super::client::{Ask, Grpc, PATH, ask, framed};
 use super::{start, with_envoy};
-use crate::daemon::{Plan, eventually};
-use crate::http::metric;
-use crate::wire::PATIENCE;
+use crate::prelude::*;
 
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
@@ -141,7 +138,7 @@ fn answers_the_streams_in_flight_at_the_end() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let mut envoy = Grpc::connect(&daemon);
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 let body = framed(&ask("shop", &["plan=x"]).encode_to_vec());
                 let mut answers = 0;
                 while let Ok(reply) = envoy.call_raw(PATH, &[], body.clone()) {
@@ -153,8 +150,8 @@ fn answers_the_streams_in_flight_at_the_end() {
             })
         })
         .collect();
-    eventually("they ask", || {
-        (metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}") > Some(200.0)).then_some(())
+    wait_until("they ask", || {
+        metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}") > Some(200.0)
     });
     daemon.stop();
     let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
@@ -170,8 +167,6 @@ fn is_unavailable_when_the_decision_is_late() {
     let mut envoy = Grpc::connect(&daemon);
     let late = envoy.call(PATH, &[], &ask("shop", &["user=u1 debug-stall=200"]));
     assert_eq!((late.status, &*late.message), (UNAVAILABLE, "timeout"), "{late:?}");
-    eventually("the thread decides again", || {
-        (envoy.call(PATH, &[], &ask("shop", &["plan=x"])).status == 0).then_some(())
-    });
+    wait_until("the thread decides again", || envoy.call(PATH, &[], &ask("shop", &["plan=x"])).status == 0);
     assert!(metric(&daemon, "tidegate_envoy_answers_total{answer=\"degraded\"}") >= Some(1.0));
 }

@@ -1,11 +1,11 @@
 //! Envoy's rate limit service: the real binary, asked over gRPC.
 
+use crate::prelude::*;
+
 mod access;
 mod client;
 mod decisions;
 mod limits;
-
-use crate::daemon::{Daemon, Plan};
 
 /// Native rules, and a tree. Windows of a year hardly end during a test.
 const RULES: &str = "\
