@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::engine::{
-    Amount, Charge, ConnectionParams, Cost, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey,
-    Op, RefundBy, RefundReference, Request, RuleName, Session, Switch, SwitchOrigin, Target, Verdict,
-    WorkOutcome,
+    Alarm, Amount, BlockedKey, Charge, ConnectionParams, ControlEvent, Cost, Descriptors, Engine,
+    EngineAnswer, EngineOptions, IdempotencyKey, KeyError, Op, RefundBy, RefundReference, Request, RuleName,
+    Session, Switch, SwitchOrigin, Target, Verdict, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
-use super::bench::{Bench, at, charge_of, shown};
-use super::engines::options;
+use super::bench::{Ask, Bench, at, charge_of, shown};
+use super::engines::{SECOND, options};
 
 pub(super) struct Stage {
     bench: Bench,
@@ -157,7 +157,9 @@ impl Stage {
             "acquire" => self.decide(Op::Acquire, words),
             "charge" => self.charge(words),
             "release" | "renew" | "abandon" | "open" | "close" | "end" | "defer" => self.work(command, words),
-            "tick" | "sweep" | "expire" | "signal" | "count" | "pool" | "totals" => self.look(command, words),
+            "tick" | "sweep" | "expire" | "signal" | "count" | "pool" | "controller" | "totals" => {
+                self.look(command, words)
+            }
             _ => self.operate(command, words),
         }
     }
@@ -249,73 +251,100 @@ impl Stage {
         }
         let session = self.session(words).unwrap();
         let lease =
-            words.arguments.first().map_or(0, |name| self.leases.get(*name).map_or(0, |lease| *lease));
+            words.arguments.first().and_then(|name| self.leases.get(*name)).copied().unwrap_or_default();
         match command {
             "release" => {
                 let outcome = words.arguments.get(1).map_or(WorkOutcome::Ok, |word| word.parse().unwrap());
-                said(engine.release_lease(session, lease, outcome, now))
+                return said(engine.release_lease(session, lease, outcome, now));
             }
-            "renew" => said(engine.renew_lease(session, lease, now)),
+            "renew" => return said(engine.renew_lease(session, lease, now)),
             "abandon" => {
                 let number = |text: &str| text.parse::<u64>().unwrap();
                 let mut ids = words.options.iter().map(|(connection, id)| (number(connection), number(id)));
-                engine.abandon_requests(session, &mut ids, now);
-                String::new()
+                drop(engine.abandon_requests(session, &mut ids, now));
             }
-            "close" => {
-                engine.close_connection(session, now);
-                String::new()
-            }
-            "end" => {
-                engine.end_session(session, now);
-                String::new()
-            }
-            _ => {
-                engine.defer_lease_ends(words.until().unwrap());
-                String::new()
-            }
+            "close" => drop(engine.close_connection(session, now)),
+            "end" => engine.end_session(session, now),
+            _ => engine.defer_lease_ends(words.until().unwrap()),
         }
+        String::new()
     }
 
-    /// The passage of time, and counts.
-    fn look(&mut self, command: &str, words: &Words<'_>) -> String {
-        let (engine, now) = (&self.bench.engine, at(self.micros));
-        match (command, words.arguments.first().copied()) {
-            // Every 250 ms, as the daemon does.
-            ("tick", _) => {
-                let until = words.span("until").unwrap_or(self.micros);
-                (self.micros..=until).step_by(250_000).for_each(|micros| engine.tick(at(micros)));
-                self.micros = until;
+    /// Ticks every 250 ms, as the daemon does, while a number of slots is busy and connections wait.
+    fn pass(&mut self, words: &Words<'_>) {
+        let (engine, until) = (Arc::clone(&self.bench.engine), words.span("until").unwrap_or(self.micros));
+        let (busy, queue) =
+            (words.number("busy", 0), words.option("queue").map(|waiting| waiting.parse().unwrap()));
+        let (begin, mut leases) = (self.micros, Vec::new());
+        for micros in (begin..=until).step_by(250_000) {
+            self.micros = micros;
+            let session = self.session(words);
+            // Renewed before they expire.
+            if (micros - begin).is_multiple_of(40_000_000) || micros == until {
+                leases.drain(..).for_each(|lease| {
+                    assert!(engine.release_lease(session.unwrap(), lease, WorkOutcome::Ok, at(micros)));
+                });
+                for _ in (0..busy).filter(|_| micros < until) {
+                    let ask = Ask { priority: Some("critical"), ..Ask::acquire("job=worker") };
+                    let answer =
+                        self.bench.decide(self.sessions.get("1"), at(micros), ask, |_| String::new());
+                    leases.push(answer.lease.unwrap());
+                }
             }
+            if queue.is_some() {
+                engine.record_host_signal("web", "accept_queue", queue, at(micros));
+            }
+            engine.tick(at(micros));
+        }
+        self.micros = until;
+    }
+
+    /// The passage of time, and what the engine counts.
+    fn look(&mut self, command: &str, words: &Words<'_>) -> String {
+        let (engine, now) = (Arc::clone(&self.bench.engine), at(self.micros));
+        let mut totals = engine.totals();
+        match (command, words.arguments.as_slice()) {
+            ("tick", _) => self.pass(words),
             ("sweep", _) => engine.sweep(now),
             ("expire", _) => engine.end_expired_leases(now),
-            ("signal", _) => {
+            ("signal", [pool, name, permille]) => {
                 let session = self.session(words).unwrap();
-                let permille = words.arguments[2].parse().unwrap();
-                engine
-                    .record_pushed_signal(session, words.arguments[0], words.arguments[1], permille, now)
-                    .unwrap();
+                engine.record_pushed_signal(session, pool, name, permille.parse().unwrap(), now).unwrap();
             }
-            ("count", Some("permits")) => return engine.in_progress().to_string(),
-            ("count", Some("leases")) => return engine.leases().live.to_string(),
-            ("count", Some("sessions")) => return engine.leases().sessions.to_string(),
-            ("count", Some("expired")) => return engine.leases().expired.to_string(),
+            ("count", ["permits"]) => return engine.in_progress().to_string(),
+            ("count", ["leases"]) => return engine.leases().live.to_string(),
+            ("count", ["sessions"]) => return engine.leases().sessions.to_string(),
+            ("count", ["expired"]) => return engine.leases().expired.to_string(),
+            ("count", ["alarms"]) => {
+                return totals.rules.iter().map(|rule| rule.guard).sum::<u64>().to_string();
+            }
             ("count", _) => return engine.keys().to_string(),
             ("pool", _) => {
                 let pool = engine.pools(now).remove(0);
+                let slots = pool.slots.map_or("unknown".to_owned(), |slots| slots.to_string());
                 return format!(
-                    "critical {} others {} busy {} of {:?}",
-                    pool.critical, pool.noncritical, pool.busy, pool.slots
+                    "critical {} others {} busy {} of {slots}",
+                    pool.critical, pool.noncritical, pool.busy
                 );
             }
-            (_, None) => return format!("{:?}", engine.totals().verdicts),
-            (_, Some(name)) => {
-                let rule = engine.totals().rules.into_iter().find(|rule| *rule.rule == *name).unwrap();
+            ("controller", _) => {
+                let pool = engine.pools(now).remove(0);
+                let chances = pool
+                    .shed_probabilities
+                    .iter()
+                    .map(|(priority, chance)| format!("{priority} {chance:.3}"));
+                // Never minus zero.
+                let severity = (pool.severity * 1_000.0).round() / 1_000.0 + 0.0;
+                return format!("severity {severity:.3} {}", chances.collect::<Vec<_>>().join(" "));
+            }
+            (_, [name]) => {
+                let rule = totals.rules.drain(..).find(|rule| *rule.rule == **name).unwrap();
                 return format!(
                     "pass {} refuse {} would refuse {}",
                     rule.pass, rule.refuse, rule.would_refuse
                 );
             }
+            _ => return format!("{:?}", totals.verdicts),
         }
         String::new()
     }
@@ -324,56 +353,70 @@ impl Stage {
     fn operate(&mut self, command: &str, words: &Words<'_>) -> String {
         let (engine, attributes) = (Arc::clone(&self.bench.engine), words.attributes.as_slice());
         let by = SwitchOrigin::User(0);
+        let done = |changed: Result<bool, KeyError>| changed.map_or_else(|error| error.to_string(), said);
         match command {
             "mode" => *self = Stage::new(words.arguments[0].parse().unwrap()),
             "elastic" => engine.set_elastic_room(true),
             "off" => engine.set_off(true),
             "on" => engine.set_off(false),
             "switch" => {
-                let mode = words.arguments[1].parse().unwrap();
                 let (target, until) = (words.target(), words.until());
-                let switch = Switch { target, mode, until, set_at: Timestamp::ORIGIN, by };
-                return engine
-                    .set_switch(&switch)
-                    .map_or_else(|error| error.to_string(), |view| view.holds.to_string());
+                let mode = words.arguments[1].parse().unwrap();
+                let switched =
+                    engine.set_switch(&Switch { target, mode, until, set_at: Timestamp::ORIGIN, by });
+                return switched.map_or_else(|error| error.to_string(), |view| view.holds.to_string());
             }
             "clear" => return said(engine.clear_switch(&words.target())),
             "switches" => {
-                let view = |view: tidegate::engine::SwitchView| {
+                let views = engine.switches().into_iter().map(|view| {
                     let configured = view.configured_mode.map_or("missing", Mode::name);
-                    format!("{} ({configured}) {}", view.switch.target, view.holds)
-                };
-                let views = engine.switches().into_iter().map(view).collect::<Vec<_>>();
-                return if views.is_empty() { "none".to_owned() } else { views.join(", ") };
+                    format!("{} ({configured}) {} by {:?}", view.switch.target, view.holds, view.switch.by)
+                });
+                return listed(views);
             }
             "block" => {
                 let blocked = engine.block_key(&words.rule(), attributes, words.until().unwrap(), by);
-                return blocked.map_or_else(
-                    |error| error.to_string(),
-                    |key| key.text.map_or("done".into(), |text| format!("done, shows {text}")),
-                );
+                let text =
+                    |key: BlockedKey| key.text.map_or("done".into(), |text| format!("done, shows {text}"));
+                return blocked.map_or_else(|error| error.to_string(), text);
             }
-            "unblock" => {
-                return engine
-                    .unblock_key(&words.rule(), attributes)
-                    .map_or_else(|error| error.to_string(), said);
-            }
-            "reset" => {
-                return engine
-                    .reset_key(&words.rule(), attributes)
-                    .map_or_else(|error| error.to_string(), said);
-            }
+            "unblock" => return done(engine.unblock_key(&words.rule(), attributes)),
+            "reset" => return done(engine.reset_key(&words.rule(), attributes)),
             "events" => {
-                let events = engine.take_control_events();
-                let names =
-                    events.iter().map(|event| format!("{event:?}").split('(').next().unwrap().to_owned());
-                return names.collect::<Vec<_>>().join(", ");
+                return listed(engine.take_control_events().into_iter().map(|event| match event {
+                    ControlEvent::Guard(Alarm { rule, callers, refused, after, shadow_until }) => {
+                        let until = shadow_until
+                            .map(|until| format!(", shadow until {} s", until.as_nanos() / SECOND));
+                        format!("{rule}: {refused} of {callers} after {after:?}{}", until.unwrap_or_default())
+                    }
+                    event => format!("{event:?}").split('(').next().unwrap().to_owned(),
+                }));
+            }
+            // Each of `callers` hits, and `twice` of them once more.
+            "come" => {
+                for caller in 0..words.number("callers", 0) {
+                    let user = format!("user=u{caller}");
+                    for _ in 0..=u32::from(caller < words.number("twice", 0)) {
+                        self.bench.ask(self.micros, Ask::hit(&user, 1));
+                    }
+                }
             }
             "rest" => return if engine.is_at_rest() { "yes" } else { "no" }.to_owned(),
+            "alarmed" => return if engine.is_alarm_of_rule(&words.rule()) { "yes" } else { "no" }.to_owned(),
+            "name" => {
+                let name = engine.find_rule_name(words.arguments.first().unwrap_or(&""));
+                return name.map_or_else(|error| error.to_string(), |name| name.to_string());
+            }
             _ => panic!("no command `{command}`"),
         }
         String::new()
     }
+}
+
+/// Texts between commas, or `none`.
+fn listed(texts: impl Iterator<Item = String>) -> String {
+    let texts = texts.collect::<Vec<_>>();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 /// A file with the current answers, and the lines that differ.

@@ -94,34 +94,6 @@ fn shed_caller_is_shed_again() {
 }
 
 #[test]
-fn controller_follows_its_configured_numbers() {
-    const NUMBERS: &str = "good: 30%, bad: 50%, after: 10s, full: 40s, leak: 1/4";
-    // Busy slots of ten; then the severity after ten seconds and after thirty.
-    for (busy, ten, thirty) in [(10, 0.0, 0.5), (6, -0.2, -0.1), (4, -0.25, -0.25)] {
-        for (critical, chances) in [("false", [1.0, 0.5, 0.0, 0.0]), ("true", [1.0, 1.0, 0.0, 0.0])] {
-            let (mut fixture, session) = Fixture::with_session(
-                &rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")),
-                10,
-            );
-            fixture.engine.tick(s(0));
-            for (from, to, severity) in [(0, 10, ten), (10, 30, thirty)] {
-                run(&mut fixture, &session, from, to, busy);
-                fixture.engine.tick(s(to));
-                let seen = fixture.engine.pools(s(to)).remove(0);
-                assert!((seen.severity - severity).abs() < 0.000_1, "{busy} busy: {seen:?}");
-            }
-            let seen = fixture.engine.pools(s(30)).remove(0);
-            let seen: Vec<f64> = seen
-                .shed_probabilities
-                .iter()
-                .map(|(_, chance)| (chance * 1_000.0).round() / 1_000.0)
-                .collect();
-            assert_eq!(seen, if busy == 10 { chances } else { [0.0; 4] }, "shed_critical: {critical}");
-        }
-    }
-}
-
-#[test]
 fn heavy_caller_is_shed_per_request() {
     let (mut fixture, session) = Fixture::with_session(&rules("workers: {}"), 10);
     fixture.engine.tick(s(0));
@@ -139,61 +111,6 @@ fn heavy_caller_is_shed_per_request() {
     });
     let seen = looks.count();
     assert!((80..160).contains(&seen), "{seen} of 200 looks");
-}
-
-#[test]
-fn brake_sheds_noncritical_requests_on_standing_queue() {
-    let (mut fixture, session) = Fixture::with_session(
-        &rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"),
-        10,
-    );
-    for quarter in 0..=8 {
-        fixture.engine.record_host_signal("web", "accept_queue", Some(10), ms(quarter * 250));
-        fixture.engine.tick(ms(quarter * 250));
-    }
-    assert!(fixture.engine.pools(s(2)).remove(0).braking);
-    let mut granted = |priority: &str| {
-        let mut count = 0;
-        while fixture.ask(&session, s(2), ask("user=a", priority)).line == "allow" {
-            count += 1;
-            if count > 20 {
-                break;
-            }
-        }
-        count
-    };
-    assert_eq!([granted("test"), granted("get"), granted("post")], [7, 1, 1]);
-    assert_eq!(granted("critical"), 21);
-}
-
-#[test]
-fn elastic_requests_pass_while_pool_has_room() {
-    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
-    let (mut fixture, session) = Fixture::with_session(&format!("{limits}{}", rules("workers: {}")), 10);
-    let ask = ask("user=a", "get");
-    (0..=40).for_each(|quarter| fixture.engine.tick(ms(quarter * 250)));
-    assert_eq!(fixture.ask(&session, s(10), ask).line, "allow per-user 0/1");
-    assert_eq!(fixture.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
-    run(&mut fixture, &session, 10, 20, 10);
-    fixture.engine.tick(s(20));
-    assert!(fixture.ask(&session, s(20), ask).line.starts_with("limit per-user"));
-}
-
-#[test]
-fn workers_controller_sheds_none_without_slots() {
-    for counts in ["false", "true"] {
-        let (mut fixture, session) =
-            Fixture::with_session(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")), 10);
-        fixture.engine.tick(s(0));
-        run(&mut fixture, &session, 0, 148, 10);
-        // Only a session without known slots remains.
-        let unknown = fixture.session(2, 0, s(148));
-        fixture.engine.end_session(&session, s(148));
-        fixture.engine.record_pushed_signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
-        fixture.engine.tick(s(149));
-        let answer = fixture.ask(&unknown, s(149), ask("user=a", "test"));
-        assert_eq!(answer.line, "allow", "use: {counts}");
-    }
 }
 
 #[test]
