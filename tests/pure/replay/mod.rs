@@ -3,8 +3,6 @@
 mod bad_lines;
 mod combined;
 mod compare;
-mod decisions;
-mod leases;
 mod reload;
 mod report;
 mod shedding;
