@@ -234,8 +234,10 @@ fn rejects_requests_above_socket_limits() {
 #[test]
 fn examples_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (out, said, code) = run(root, &["config/tests/api.yaml"]);
-    assert!(code == 0 && out.ends_with(": all as expected\n"), "{out}{said}");
+    for file in ["config/tests/api.yaml", "tests/pure/replay/leases.yaml"] {
+        let (out, said, code) = run(root, &[file]);
+        assert!(code == 0 && out.ends_with(": all as expected\n"), "{out}{said}");
+    }
     assert_eq!(run(root, &[]).2, 2, "without a file");
     let (_, said, code) = run(root, &["nowhere.yaml"]);
     assert!(code == 1 && said.contains("cannot read the file: No such file or directory\n"), "{said}");

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, ChargeError, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
-    IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
+    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
+    IdempotencyKey, Op, Request, Session, Verdict,
 };
 use tidegate::rules::Mode;
 
-use super::engines::{domains, open, options};
+use super::engines::{domains, options};
 
 pub(crate) struct Bench {
     pub(crate) engine: Arc<Engine>,
@@ -145,74 +145,6 @@ impl Bench {
         let attributes = pairs(attributes);
         let charge = charge_of(&attributes, Amount::Requests(amount));
         self.decider.charge(&charge, at(micros)).unwrap()
-    }
-
-    /// Charges as an untrusted user of the domain.
-    pub(crate) fn charge_as(
-        &mut self,
-        micros: u64,
-        attributes: &str,
-        amount: Amount<'_>,
-        repeat: Option<IdempotencyKey<'_>>,
-        of: Option<RefundBy<'_>>,
-    ) -> Result<bool, ChargeError> {
-        let attributes = pairs(attributes);
-        let charge = Charge {
-            idempotency_key: repeat,
-            refund_of: of,
-            trusted: false,
-            ..charge_of(&attributes, amount)
-        };
-        self.decider.charge(&charge, at(micros))
-    }
-
-    /// A session of this user without a name or slots.
-    pub(crate) fn session(&self, user: u32) -> Session {
-        open(&self.engine, user, 0, at(0))
-    }
-
-    /// Acquires a lease for a cost in units.
-    pub(crate) fn acquire(
-        &mut self,
-        micros: u64,
-        attributes: &str,
-        cost: Cost<'_>,
-        session: &Session,
-        repeat: Option<IdempotencyKey<'_>>,
-    ) -> Option<u64> {
-        let attributes = pairs(attributes);
-        let session = Some(session);
-        let request = Request {
-            cost,
-            session,
-            idempotency_key: repeat,
-            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
-        };
-        match self.decider.decide(&request, at(micros)) {
-            EngineAnswer::Decided(decision) => decision.lease,
-            _ => None,
-        }
-    }
-
-    /// Decides a cost that was clamped to the maximum.
-    pub(crate) fn oversized(
-        &mut self,
-        op: Op,
-        domain: &str,
-        attributes: &str,
-        session: Option<&Session>,
-    ) -> String {
-        let attributes = pairs(attributes);
-        let request = Request {
-            cost: Cost::Requests(u32::MAX),
-            oversized: true,
-            session,
-            ..Request::new(op, domain, Descriptors::from_attributes(&attributes))
-        };
-        match self.decider.decide(&request, at(0)) {
-            EngineAnswer::Decided(decision) => shown(&decision, true),
-            other => format!("{other:?}"),
-        }
     }
 }
 

@@ -2,20 +2,13 @@
 
 use tidegate::rules::{Domain, Loaded, read};
 
-use super::{descriptor, shown};
+use super::{descriptor, file, shown};
 use crate::problems::folder;
 
 fn load(files: &[(&str, &str)]) -> (tempfile::TempDir, Loaded) {
     let directory = folder(files);
     let loaded = read(directory.path());
     (directory, loaded)
-}
-
-/// A file of the domain `api` with these descriptors, in flow style; `!` stands for a limit.
-fn file(descriptors: &[&str]) -> String {
-    let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
-    let lines = descriptors.iter().map(|one| format!("  - {{{}}}\n", one.replace('!', limit)));
-    format!("domain: api\ndescriptors:\n{}", lines.collect::<String>())
 }
 
 fn names(domain: &Domain) -> String {

@@ -2,11 +2,11 @@
 //! in file order before the bare key, no backtracking, the limit of the last node alone; a star matches any
 //! characters and has no escape; only values under a shared pattern count together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::{check, domain, shown};
+use super::{check, domain, file, shown};
 
 /// A node as written.
 #[derive(Clone, Debug)]
@@ -81,20 +81,11 @@ fn node(below: Option<BoxedStrategy<Vec<Node>>>) -> impl Strategy<Value = Node> 
 /// Siblings, no two of one text.
 fn level(depth: u32) -> BoxedStrategy<Vec<Node>> {
     let below = (depth > 1).then(|| level(depth - 1));
-    prop::collection::vec(node(below), 0..7)
-        .prop_map(|nodes| {
-            let mut known = Vec::new();
-            nodes
-                .into_iter()
-                .filter(|node| {
-                    !known.contains(&node.text()) && {
-                        known.push(node.text());
-                        true
-                    }
-                })
-                .collect()
-        })
-        .boxed()
+    let distinct = |nodes: Vec<Node>| {
+        let mut known = BTreeSet::new();
+        nodes.into_iter().filter(|node| known.insert(node.text())).collect()
+    };
+    prop::collection::vec(node(below), 0..7).prop_map(distinct).boxed()
 }
 
 fn sent() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
@@ -145,35 +136,17 @@ proptest! {
     }
 }
 
-const LIMIT: &str = "rate_limit: {unit: second, requests_per_unit: 1}";
-
-/// A file of these descriptors, in flow style; `!` stands for a limit.
-fn tree(descriptors: &[&str]) -> String {
-    let lines = descriptors.iter().map(|one| format!("  - {{{}}}\n", one.replace('!', LIMIT)));
-    format!("domain: api\ndescriptors:\n{}", lines.collect::<String>())
-}
-
 #[test]
 fn compares_values_as_whole_texts() {
     // `value: ""` means no value: the bare key.
-    check(&tree(&["key: a, value: '', !"]), &[("a=", "a"), ("a=x", "a")]);
-    check(&tree(&["key: a, value: ~, !"]), &[("a=", "a"), ("a=x", "a")]);
-    let nodes = tree(&[
-        "key: n, value: 5, !",
-        "key: n, value: yes, !",
-        "key: n, value: 010, !",
-        "key: n, value: 1_000, !",
-        "key: n, value: true, !",
-        "key: n, value: 0x1F, !",
-        "key: n, value: 1.50, !",
-        "key: n, value: 2001-12-14, !",
-        "key: n, value: 'null', !",
-        "key: n, value: 9223372036854775808, !",
-        "key: 7, !",
-        "key: n, value: /v1/été, !",
-    ]);
+    check(&file(&["key: a, value: '', !"]), &[("a=", "a"), ("a=x", "a")]);
+    check(&file(&["key: a, value: ~, !"]), &[("a=", "a"), ("a=x", "a")]);
+    let values = "5 yes 010 1_000 true 0x1F 1.50 2001-12-14 'null' 9223372036854775808 /v1/été".split(' ');
+    let nodes: Vec<String> = values.map(|value| format!("key: n, value: {value}, !")).collect();
+    let mut nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    nodes.push("key: 7, !");
     check(
-        &nodes,
+        &file(&nodes),
         &[
             ("n=5", "n_5"),
             ("n=05", "-"),
@@ -204,7 +177,7 @@ fn compares_values_as_whole_texts() {
 #[test]
 fn matches_value_longer_than_a_request() {
     let long = "x".repeat(3_000);
-    let nodes = tree(&[&format!("key: k, value: {long}, !"), "key: k, value: 'y*z', !", "key: k, !"]);
+    let nodes = file(&[&format!("key: k, value: {long}, !"), "key: k, value: 'y*z', !", "key: k, !"]);
     let name = format!("k_{}~", "x".repeat(244));
     let domain = domain(&nodes);
     assert!(shown(&domain, &[("k", &long)]).starts_with(&name));

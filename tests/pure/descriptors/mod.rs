@@ -18,6 +18,13 @@ fn domain(text: &str) -> Arc<Domain> {
     loaded.domains.remove(0)
 }
 
+/// A file of the domain `api` with these descriptors, in flow style; `!` stands for a limit.
+fn file(descriptors: &[&str]) -> String {
+    let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
+    let lines = descriptors.iter().map(|one| format!("  - {{{}}}\n", one.replace('!', limit)));
+    format!("domain: api\ndescriptors:\n{}", lines.collect::<String>())
+}
+
 /// `key=value key= …`: a descriptor as the tables write it. A value ends at a space.
 fn descriptor(text: &str) -> Vec<(&str, &str)> {
     text.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()

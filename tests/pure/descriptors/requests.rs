@@ -101,33 +101,14 @@ fn limit_replaces_others_of_its_request() {
             ("user=1|deep=1", "deep@1"),
             // A node in shadow replaces others too.
             ("ip=1|trial=1", "trial@1"),
-        ],
-    );
-}
-
-/// Trap: replacement has no order.
-#[test]
-fn replaced_limit_still_replaces() {
-    check(
-        REPLACES,
-        &[
-            // `vip` replaces `user`, and `user` the address all the same.
+            // Trap: replacement has no order. `vip` replaces `user`, and `user` the address all the same.
             ("ip=1|user=1|deep=1", "deep@2"),
             ("ip=1|user=1|vip=1", "vip@2"),
             // Mutual: both are removed.
             ("one=1|other=1", ""),
             ("one=1|other=1|ip=1", "ip@2"),
             ("one=1", "one@0"),
-        ],
-    );
-}
-
-/// Trap: an unlimited node replaces others and is never replaced.
-#[test]
-fn unlimited_node_replaces_and_is_never_replaced() {
-    check(
-        REPLACES,
-        &[
+            // Trap: an unlimited node replaces others and is never replaced.
             ("vip=1|ip=1", "vip@0"),
             ("free=1|strict=1", "free@0 strict@1"),
             ("free=1|strict=1|ip=1", "free@0 strict@1"),

@@ -1,12 +1,10 @@
 //! A cost above the range of a rule is refused for good, whatever the rules do for a smaller one.
 
-use tidegate::engine::Op;
 use tidegate::rules::Mode;
 
-use super::bench::Bench;
+use super::scenarios::Stage;
 
 const FILE: &str = "\
-domain: api
 exempt: [{name: probes, match: {path: /healthz}}]
 deny: [{name: bots, match: {agent: bot}}]
 limits:
@@ -17,17 +15,18 @@ concurrency:
   - {name: work, key: [w], max: 2}
 ";
 
-const OPS: [Op; 3] = [Op::Hit, Op::Peek, Op::Acquire];
-
-fn asked(mode: Mode, domain: &str, attributes: &str) -> [String; 3] {
-    let mut bench = Bench::of(mode, FILE);
-    let session = bench.session(7);
-    OPS.map(|op| bench.oversized(op, domain, attributes, Some(&session)))
+fn check(mode: Mode, rules: &str, request: &str, expected: &str) {
+    for op in ["hit", "peek", "acquire"] {
+        let mut stage = Stage::new(mode);
+        stage.install(rules);
+        stage.check("open 1", "");
+        stage.check(&format!("{op} oversized {request}"), expected);
+    }
 }
 
 #[test]
 fn refuses_cost_above_any_quota() {
-    for (attributes, expected) in [
+    for (request, expected) in [
         ("a=1", "limit large 4294967295/4294967295 never"),
         ("a=1 s=1", "limit large 4294967295/4294967295 never [shadow tried]"),
         ("s=1", "allow [shadow tried]"),
@@ -36,31 +35,26 @@ fn refuses_cost_above_any_quota() {
         ("w=1", "limit never"),
         ("path=/healthz a=1", "allow probes"),
         ("agent=bot a=1", "deny bots never"),
+        ("domain:elsewhere a=1", "limit never"),
     ] {
-        assert_eq!(asked(Mode::Enforce, "api", attributes), [expected; 3], "{attributes}");
+        check(Mode::Enforce, FILE, request, expected);
     }
-    assert_eq!(asked(Mode::Enforce, "elsewhere", "a=1"), ["limit never"; 3]);
 }
 
 /// A single rule has a code path of its own.
 #[test]
 fn single_rule_refuses_cost_above_its_quota() {
     for algorithm in ["fixed_window", "token_bucket"] {
-        let file = format!(
-            "domain: api\nlimits: [{{name: all, key: [a], algorithm: {algorithm}, rate: 4294967295/h}}]\n"
-        );
-        for op in [Op::Hit, Op::Peek] {
-            let told = Bench::of(Mode::Enforce, &file).oversized(op, "api", "a=1", None);
-            assert_eq!(told, "limit all 4294967295/4294967295 never", "{algorithm}");
-        }
+        let rule = format!("- {{name: all, key: [a], algorithm: {algorithm}, rate: 4294967295/h}}\n");
+        check(Mode::Enforce, &rule, "a=1", "limit all 4294967295/4294967295 never");
     }
 }
 
 #[test]
 fn allows_oversized_cost_in_shadow_or_disabled() {
     for (mode, expected) in [(Mode::Shadow, "allow [shadow large]"), (Mode::Disabled, "allow")] {
-        assert_eq!(asked(mode, "api", "a=1"), [expected; 3]);
-        assert_eq!(asked(mode, "api", "other=1"), ["allow"; 3]);
-        assert_eq!(asked(mode, "elsewhere", "a=1"), ["allow"; 3]);
+        check(mode, FILE, "a=1", expected);
+        check(mode, FILE, "other=1", "allow");
+        check(mode, FILE, "domain:elsewhere a=1", "allow");
     }
 }

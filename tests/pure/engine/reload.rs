@@ -47,48 +47,6 @@ fn keeps_comparable_state_across_reload() {
 }
 
 #[test]
-fn clamps_bucket_of_a_rule_that_changes_or_returns() {
-    let check = |away: &str, back: &str| {
-        let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
-        bench.check(&[(0, "u=1 v=1", 10, "allow a 0/10")]);
-        bench.reload(away);
-        bench.reload(back);
-        bench.check(&[
-            (S, "u=1 v=1", 1, "limit a 0/5 after 1000000"),
-            (2 * S, "u=1 v=1", 1, "allow a 0/5"),
-            (2 * S, "u=1 v=1", 5, "limit a 0/5 after 5000000"),
-        ]);
-    };
-    let back = "  - {name: a, key: [u], rate: 1/s, burst: 5}\n";
-    check(back, back);
-    check("  - {name: b, key: [v], rate: 1/s}\n", back);
-    // Meanwhile the same name has another key.
-    check("  - {name: a, key: [v], rate: 1/s, burst: 10}\n", back);
-    check("  - {name: a, key: [v], rate: 1/s, burst: 5}\n", back);
-}
-
-#[test]
-fn clamps_bucket_of_a_candidate_that_returns() {
-    let rule = |candidate: &str| format!("  - {{name: a, key: [], rate: 100/s{candidate}}}\n");
-    let mut bench = Bench::new(&rule(", candidate: {rate: 1/s, burst: 10}"));
-    bench.check(&[(0, "", 10, "allow a 90/100")]);
-    bench.reload(&rule(""));
-    bench.reload("  - {name: b, key: [], rate: 1/s}\n");
-    bench.reload(&rule(", candidate: {rate: 1/s, burst: 5}"));
-    bench.check(&[(S, "", 1, "allow a 99/100 [candidate a]"), (2 * S, "", 1, "allow a 99/100")]);
-}
-
-#[test]
-fn keeps_debt_when_other_rules_reload() {
-    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
-    assert!(bench.charge(0, "", 10));
-    bench.reload(
-        "  - {name: a, key: [], rate: 1/s, burst: 5}\n  - {name: b, match: {x: y}, key: [], rate: 1/s}\n",
-    );
-    bench.check(&[(0, "", 1, "limit a 0/5 after 6000000")]);
-}
-
-#[test]
 fn idle_key_keeps_its_level_over_many_reloads() {
     let rules = |burst: u32| format!("  - {{name: a, key: [], rate: 1/min, burst: {burst}}}\n");
     let mut bench = Bench::new(&rules(100));
@@ -98,33 +56,6 @@ fn idle_key_keeps_its_level_over_many_reloads() {
         bench.reload(&rules(burst));
     }
     bench.check(&[(0, "", 0, "allow a 393/400")]);
-}
-
-#[test]
-fn keeps_block_and_elastic_state_when_quota_changes() {
-    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 2, block: 1h}\n");
-    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 1, "limit a 0/2 after 3600000000")]);
-    bench.reload("  - {name: a, key: [], rate: 3/s, burst: 2, block: 1h}\n");
-    bench.check(&[(60 * S, "", 1, "limit a 2/2 after 3540000000")]);
-
-    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/min, burst: 2, over: {elastic: 100%}}\n");
-    bench.engine.set_elastic_room(true);
-    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 2, "allow a 0/2 [over a]")]);
-    bench.reload("  - {name: a, key: [], rate: 1/min, burst: 3, over: {elastic: 100%}}\n");
-    // Each part has two of three used.
-    bench.check(&[
-        (0, "", 1, "allow a 0/3"),
-        (0, "", 1, "allow a 0/3 [over a]"),
-        (0, "", 1, "limit a 0/3 after 60000000"),
-    ]);
-}
-
-#[test]
-fn changed_key_starts_fresh() {
-    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h}\n");
-    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
-    bench.reload("  - {name: a, key: [org], rate: 1/h}\n");
-    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
 }
 
 #[test]

@@ -40,10 +40,11 @@ impl Mutator {
             }
             5 => input.truncate(at),
             // A word replaces a few characters, and a line is removed or moved: typical typos.
-            6 => drop(input.splice(
-                at..(at + self.below(6)).min(input.len()).max(at),
-                WORDS[self.below(WORDS.len())].bytes(),
-            )),
+            6 => {
+                let words: Vec<&str> = WORDS.split('~').collect();
+                let end = (at + self.below(6)).min(input.len());
+                drop(input.splice(at..end, self.0.pick(&words).bytes()));
+            }
             7 => {
                 let mut lines: Vec<&[u8]> = input.split_inclusive(|byte| *byte == b'\n').collect();
                 if !lines.is_empty() {
@@ -69,35 +70,9 @@ impl Mutator {
 /// Boundary values of lengths and signs, and characters of texts.
 const EDGES: [u8; 14] = [0, 1, 0x7f, 0x80, 0xff, 0x90, 0xc1, b'\n', b'"', b',', b':', b'-', b' ', b'{'];
 
-/// Words with a meaning in YAML, and values of rules.
-const WORDS: [&str; 26] = [
-    "",
-    "- ",
-    ": ",
-    "{",
-    "[",
-    "#",
-    "&a",
-    "*a",
-    "!!int ",
-    "|",
-    "\"",
-    "\t",
-    "\u{feff}",
-    "é",
-    "---",
-    "null",
-    "true",
-    "-1",
-    "1e9",
-    "<<: ",
-    "? ",
-    "99999999999999999999",
-    "unlimited",
-    "10%",
-    "500ms",
-    "1/s",
-];
+/// Words with a meaning in YAML, and values of rules, between `~`.
+const WORDS: &str = "~- ~: ~{~[~#~&a~*a~!!int ~|~\"~\t~\u{feff}~é~---~null~true~-1~1e9~<<: ~? \
+                     ~99999999999999999999~unlimited~10%~500ms~1/s";
 
 /// The maximum of libFuzzer.
 const INPUT_BYTES_MAX: usize = 4_096;

@@ -93,11 +93,6 @@ fn quotas_of_equal_windows_share_states() {
     }
 }
 
-#[test]
-fn state_and_key_fit_21_bytes() {
-    assert_eq!((size_of::<FixedWindowState>(), align_of::<FixedWindowState>()), (11, 1));
-}
-
 proptest! {
     #![proptest_config(crate::cases(80))]
 

@@ -12,7 +12,6 @@ mod properties;
 mod quota;
 mod share;
 mod sliding_log;
-mod sliding_window;
 mod token_bucket;
 
 const MILLI: u64 = 1_000_000;

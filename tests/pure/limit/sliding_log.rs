@@ -1,9 +1,11 @@
-//! The sliding log: the entries of a key, and merged entries that never count for too little.
+//! The sliding log: the entries of a key, and merged entries that never count for too little; and the bytes of a sliding
+//! window.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
 use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLogQuota, SlidingLogState};
+use tidegate::limit::sliding_window::{SlidingWindowQuota, SlidingWindowState};
 
 use super::{DAY, MILLI, SECOND};
 use crate::definition::{Charged, Definition};
@@ -77,6 +79,25 @@ fn block_does_not_grow_while_as_many_entries_leave_as_come() {
         // Ten entries are in the window.
         log.charge(&quota, at_ms(turn * 100), 1);
         assert!(log.heap_bytes() <= 192, "{} bytes after {turn} charges", log.heap_bytes());
+    }
+}
+
+#[test]
+fn sliding_window_takes_the_stated_bytes_and_restores_only_possible_counts() {
+    // A slot of the table: digest, state, a control byte, at a fill of 7/8.
+    let slot = (16 + size_of::<SlidingWindowState>() + 1) * 8 / 7;
+    for (buckets, bytes_max) in [(1, 48), (2, 80), (6, 96), (60, 320)] {
+        let quota = SlidingWindowQuota::new(u32::MAX, 60 * SECOND, buckets).unwrap();
+        let mut window = SlidingWindowState::default();
+        assert_eq!(window.heap_bytes(), 0);
+        for second in 0..500 {
+            window.charge(&quota, at_ms(second * 1_000), 1_000);
+            assert_eq!(window.heap_bytes(), quota.heap_bytes());
+        }
+        assert!(slot + window.heap_bytes() <= bytes_max, "{buckets} buckets");
+    }
+    for len in [0, 1, 62] {
+        assert!(SlidingWindowState::from_counts(Timestamp::ORIGIN, &vec![1; len]).is_none(), "{len} counts");
     }
 }
 

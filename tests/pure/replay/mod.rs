@@ -4,8 +4,6 @@ mod access_lines;
 mod bad_lines;
 mod combined;
 mod compare;
-mod decisions;
-mod leases;
 mod reload;
 mod report;
 mod shedding;

@@ -1,4 +1,4 @@
-//! The summary: totals, and one table of all rules in file order.
+//! The summary: totals, and one table of all rules in file order; and the decisions beside it.
 
 use super::support::{Files, RULES, hit, output_text, replay};
 
@@ -99,4 +99,42 @@ fn empty_trace_succeeds() {
         "{}",
         output_text(&output)
     );
+}
+
+#[test]
+fn decision_has_every_key_with_t_and_id_unchanged() {
+    let trace = r#"{"t": 0, "op": "hello", "session": "w1", "pool": "web", "slots": 16}
+{"t": 0.50, "op": "acquire", "id": "a1", "session": "w1", "domain": "api", "descriptors": [["user", "u1"]], "cost": 1, "priority": "post", "idem": "x", "queued_us": 0, "max_wait_us": 0}
+{"t": 0.9, "op": "release", "id": "a1", "outcome": "ok"}
+{"t": 2.0, "op": "bye", "session": "w1"}
+"#;
+    let output = replay(RULES, trace, &["--decisions", "-"]);
+    let expected = r#"{"t":0.50,"id":"a1","verdict":"allow","rule":"per-user","limit":3,"window_us":1500000,"remaining":2,"reset_us":500000,"retry_us":0,"priority":null,"notes":[],"all":[["per-user",3,1500000,2,500000]]}"#;
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), expected);
+}
+
+#[test]
+fn seed_changes_no_verdict() {
+    let line = |n: u32| hit(&format!("{}.{:03}", n / 100, n % 100 * 10), &format!("u{}", n * 7 % 13));
+    let trace: String = (0..2_000).map(line).collect();
+    let [without, with] = [&["--decisions", "-"][..], &["--decisions", "-", "--seed", "42"]]
+        .map(|arguments| replay(RULES, &trace, arguments));
+    assert!(without.status.success() && without.stdout == with.stdout);
+}
+
+#[test]
+fn rejects_rules_with_errors_before_replay() {
+    let output = replay("domain: api\nlimits:\n  - {name: a, key: [user], rate: 1/sec}\n", "", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output_text(&output).contains("unknown unit `sec`"));
+}
+
+#[test]
+fn allows_and_counts_leases_above_session_maximum() {
+    let lease =
+        |n| format!(r#"{{"t": 0, "op": "acquire", "id": {n}, "domain": "api", "descriptors": []}}"#) + "\n";
+    let output = replay(RULES, &(0..1_030).map(lease).collect::<String>(), &["--decisions", "-"]);
+    let expected = "\n6 requests passed unjudged: the session held too many leases\n";
+    assert!(output_text(&output).contains(expected), "{}", output_text(&output));
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1_030);
 }

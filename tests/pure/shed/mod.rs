@@ -5,9 +5,8 @@ mod brake;
 mod draw;
 mod heavy;
 mod hint;
-mod law_properties;
+mod law;
 mod simple;
-mod slow_law;
 mod window;
 
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Snapshots of an engine in virtual time, and their files.
 
 mod clocks;
-mod concurrent;
 mod damage;
 mod fixture;
 mod pools;

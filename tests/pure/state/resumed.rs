@@ -1,12 +1,15 @@
 //! Two engines with equal requests, one restarted midway: their answers stay equal to the microsecond.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate::clock::Now;
 use tidegate::engine::{Op, WorkOutcome};
 
 use super::fixture::{Ask, Fixture, at};
 use crate::bench::named;
+use crate::engines::SECOND;
 use crate::rng::Rng;
 
 /// Rules of every algorithm and of every option with state. `{a}` and `{b}` change with a reload.
@@ -218,4 +221,42 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
         }
         twins.step(&mut one, Some(&mut other));
     }
+}
+
+const UNDER_LOAD: &str = "limits:\n- {name: each, key: [u], rate: 1/h, burst: 5}\n\
+                          concurrency:\n- {name: at-once, match: {job: '*'}, key: [job], max: 3}\n";
+
+#[test]
+fn snapshot_keeps_leases_and_permits_consistent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let fixture = Fixture::new(UNDER_LOAD);
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (1..3_u8)
+        .map(|number| {
+            let (engine, stopped) = (Arc::clone(&fixture.engine), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut fixture = Fixture::of(engine);
+                let (mut rng, mut held) = (Rng::new(u64::from(number)), Vec::new());
+                fixture.open(number, 4, at(SECOND));
+                while !stopped.load(Ordering::Relaxed) {
+                    let job = rng.below(20);
+                    held.extend(fixture.acquire(number, &format!("job={job} u=x"), at(SECOND)));
+                    if held.len() > 12 {
+                        let lease = held.swap_remove(usize::try_from(rng.below(12)).unwrap());
+                        assert!(fixture.release(number, lease, WorkOutcome::Ok, at(SECOND)));
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..200 {
+        fixture.write(&path, at(SECOND));
+        let again = Fixture::restart(&path, at(SECOND));
+        assert!(again.engine.leases().sessions <= 2 && again.engine.in_progress() <= 26);
+        again.engine.end_expired_leases(at(3_600 * SECOND));
+        assert_eq!(again.engine.in_progress(), 0, "each lease ends what it counts");
+    }
+    stop.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
 }

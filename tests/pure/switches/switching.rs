@@ -1,8 +1,9 @@
-//! Rules, lists, shedders and the whole daemon in another mode than in their files.
+//! Switches and blocks by hand: their bounds, their restore, and every algorithm under them. `engine/scenarios/` has
+//! the rest.
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    ControlEvent, HostOverrides, RuleName, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
+    BlockedKey, ControlEvent, HostOverrides, RuleName, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 use tidegate::rules::Mode;
 
@@ -22,185 +23,6 @@ fn switch_of(target: Target, mode: Mode, until: Option<u64>) -> Switch {
 #[track_caller]
 pub(crate) fn switch(bench: &Bench, rule: &str, mode: Mode, until: Option<u64>) -> SwitchView {
     bench.engine.set_switch(&switch_of(Target::Rule(name(rule)), mode, until)).unwrap()
-}
-
-fn all(bench: &Bench, mode: Mode) -> SwitchView {
-    bench.engine.set_switch(&switch_of(Target::Daemon, mode, None)).unwrap()
-}
-
-fn clear(bench: &Bench, rule: &str) -> bool {
-    bench.engine.clear_switch(&Target::Rule(name(rule)))
-}
-
-#[test]
-fn switch_applies_until_cleared() {
-    // The file's mode, the switched mode, and the decision of a request over the limit.
-    let table = [
-        ("enforce", Mode::Shadow, "allow [shadow a]"),
-        ("enforce", Mode::Disabled, "allow"),
-        ("enforce", Mode::Enforce, "limit a 0/1 after 3600000000"),
-        ("shadow", Mode::Enforce, "limit a 0/1 after 3600000000"),
-        ("shadow", Mode::Disabled, "allow"),
-        ("disabled", Mode::Shadow, "allow [shadow a]"),
-        ("disabled", Mode::Enforce, "limit a 0/1 after 3600000000"),
-    ];
-    let one_too_many = |mode: &str| match mode {
-        "enforce" => "limit a 0/1 after 3600000000",
-        "shadow" => "allow [shadow a]",
-        _ => "allow",
-    };
-    for (written, to, expected) in table {
-        let rule = format!("  - {{name: a, key: [user], rate: 1/h, burst: 1, mode: {written}}}\n");
-        let mut bench = Bench::new(&rule);
-        let seen = switch(&bench, "a", to, None);
-        assert_eq!((seen.configured_mode, seen.holds), (written_mode(written), to));
-        bench.ask(0, Ask::hit("user=u", 1));
-        assert_eq!(bench.ask(0, Ask::hit("user=u", 1)), expected, "{written} switched to {to}");
-        assert!(clear(&bench, "a") && !clear(&bench, "a"), "{written} switched to {to}");
-        bench.ask(0, Ask::hit("user=u", 1));
-        assert_eq!(bench.ask(0, Ask::hit("user=u", 1)), one_too_many(written), "{written}, cleared");
-    }
-}
-
-fn written_mode(word: &str) -> Option<Mode> {
-    [Mode::Enforce, Mode::Shadow, Mode::Disabled].into_iter().find(|mode| mode.name() == word)
-}
-
-#[test]
-fn keeps_spent_tokens_across_switch() {
-    let mut bench = Bench::new(LIMITS);
-    bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
-    switch(&bench, "a", Mode::Disabled, None);
-    bench.check(&[(S, "user=u", 1, "allow")]);
-    clear(&bench, "a");
-    bench.check(&[(2 * S, "user=u", 1, "limit a 0/1 after 3598000000")]);
-}
-
-#[test]
-fn switch_expires_at_its_deadline() {
-    let mut bench = Bench::new(LIMITS);
-    bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
-    switch(&bench, "a", Mode::Disabled, Some(1_800 * S));
-    bench.engine.tick(at(1_800 * S - 1));
-    bench.check(&[(1_800 * S - 1, "user=u", 1, "allow")]);
-    assert!(!bench.engine.is_at_rest(), "something is to end by itself");
-    bench.engine.tick(at(1_800 * S));
-    bench.check(&[(1_800 * S, "user=u", 1, "limit a 0/1 after 1800000000")]);
-    assert!(bench.engine.switches().is_empty());
-    let ended = bench.engine.take_control_events();
-    assert!(matches!(&*ended, [ControlEvent::SwitchEnded(switch)] if switch.mode == Mode::Disabled));
-    assert!(bench.engine.take_control_events().is_empty(), "each is told once");
-}
-
-#[test]
-fn keeps_switch_across_reloads_and_removal_of_rule() {
-    let mut bench = Bench::new(LIMITS);
-    switch(&bench, "a", Mode::Disabled, None);
-    bench.reload("  - {name: a, key: [user], rate: 2/h, burst: 2}\n");
-    bench.check(&[(0, "user=u", 9, "allow")]);
-    bench.reload("  - {name: b, key: [user], rate: 2/h, burst: 2}\n");
-    let views = bench.engine.switches();
-    assert_eq!(
-        (views.len(), views[0].configured_mode),
-        (1, None),
-        "kept, and told to be of a rule that is gone"
-    );
-    bench.reload(LIMITS);
-    bench.check(&[(0, "user=u", 9, "allow")]);
-    assert_eq!(bench.engine.switches()[0].configured_mode, Some(Mode::Enforce));
-    bench.reload("  - {name: b, key: [user], rate: 2/h, burst: 2}\n");
-    assert!(clear(&bench, "a"), "also that of a rule that is gone can be cleared");
-}
-
-#[test]
-fn switches_are_never_stricter_than_settings() {
-    let text = format!("domain: api\nlimits:\n{LIMITS}");
-    for made_with in [Mode::Shadow, Mode::Disabled] {
-        let mut bench = Bench::of(made_with, &text);
-        let view = switch(&bench, "a", Mode::Enforce, None);
-        assert_eq!(view.holds, made_with);
-        assert_eq!(all(&bench, Mode::Enforce).holds, made_with);
-        bench.ask(0, Ask::hit("user=u", 1));
-        assert!(bench.ask(0, Ask::hit("user=u", 1)).starts_with("allow"), "{made_with}");
-        assert_eq!(bench.engine.mode(), made_with);
-    }
-}
-
-#[test]
-fn switches_everything_and_back() {
-    let mut bench = Bench::new(LIMITS);
-    bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
-    let too_many = "limit a 0/1 after 3600000000";
-    let table = [
-        (Mode::Shadow, "allow [shadow a]"),
-        (Mode::Disabled, "allow"),
-        // The same as without a switch, so it is removed.
-        (Mode::Enforce, too_many),
-    ];
-    for (mode, expected) in table {
-        assert_eq!(all(&bench, mode).holds, mode);
-        bench.check(&[(0, "user=u", 1, expected)]);
-        assert_eq!((bench.engine.mode(), bench.engine.switches().is_empty()), (mode, mode == Mode::Enforce));
-    }
-    // The more permissive of both wins.
-    switch(&bench, "a", Mode::Enforce, None);
-    all(&bench, Mode::Shadow);
-    bench.check(&[(0, "user=u", 1, "allow [shadow a]")]);
-    assert!(bench.engine.clear_switch(&Target::Daemon));
-    bench.check(&[(0, "user=u", 1, too_many)]);
-    bench.engine.set_off(true);
-    assert!(bench.engine.is_off());
-    bench.check(&[(0, "user=u", 1, "allow")]);
-    bench.engine.set_off(false);
-    bench.check(&[(0, "user=u", 1, too_many)]);
-}
-
-const LISTS: &str = "domain: api
-exempt: [{name: probes, match: {path: /healthz}}]
-deny: [{name: bots, match: {agent: bot}}, {name: worse, match: {path: /admin}}]
-limits:
-  - {name: a, key: [], rate: 1/h, burst: 1}
-";
-
-#[test]
-fn switches_list_entries() {
-    let mut bench = Bench::of(Mode::Enforce, LISTS);
-    bench.check(&[
-        (0, "path=/healthz", 5, "allow probes"),
-        (0, "agent=bot", 1, "deny bots never"),
-        (0, "agent=bot path=/admin", 1, "deny bots never"),
-    ]);
-    switch(&bench, "bots", Mode::Shadow, None);
-    bench.check(&[
-        // Another entry still denies it.
-        (0, "agent=bot path=/admin", 1, "deny worse never"),
-        (0, "agent=bot", 1, "allow a 0/1 [shadow bots]"),
-    ]);
-    switch(&bench, "bots", Mode::Disabled, None);
-    bench.check(&[(0, "agent=bot", 1, "limit a 0/1 after 3600000000")]);
-    switch(&bench, "probes", Mode::Disabled, None);
-    bench.check(&[(0, "path=/healthz", 1, "limit a 0/1 after 3600000000")]);
-    let exempt = switch_of(Target::Rule(name("probes")), Mode::Shadow, None);
-    assert!(matches!(bench.engine.set_switch(&exempt), Err(SwitchError::Exempt(_))));
-    assert!(clear(&bench, "probes") && clear(&bench, "bots"));
-    bench.check(&[(0, "path=/healthz", 5, "allow probes"), (0, "agent=bot", 1, "deny bots never")]);
-}
-
-const TREE: &str = "domain: api
-descriptors:
-  - {key: kind, value: mail, rate_limit: {unit: day, requests_per_unit: 1}}
-";
-
-#[test]
-fn switches_descriptor_node_by_its_path() {
-    let mut bench = Bench::of(Mode::Enforce, TREE);
-    bench.check(&[(0, "kind=mail", 1, "allow kind_mail 0/1")]);
-    switch(&bench, "kind_mail", Mode::Disabled, None);
-    bench.check(&[(0, "kind=mail", 1, "allow")]);
-    switch(&bench, "kind_mail", Mode::Shadow, None);
-    bench.check(&[(0, "kind=mail", 1, "allow [shadow kind_mail]")]);
-    clear(&bench, "kind_mail");
-    bench.check(&[(0, "kind=mail", 1, "limit kind_mail 0/1 after 86400000000")]);
 }
 
 #[test]
@@ -228,4 +50,100 @@ fn bounds_number_of_switches() {
     let one_more = switch_of(Target::Rule(name("r512")), Mode::Shadow, None);
     assert_eq!(bench.engine.set_switch(&one_more), Err(SwitchError::TooMany));
     switch(&bench, "r0", Mode::Disabled, None);
+}
+
+#[track_caller]
+fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> BlockedKey {
+    bench.engine.block_key(&name(rule), attributes, at(ends).at, SwitchOrigin::User(7)).unwrap()
+}
+
+/// Rules of every algorithm, and the level of a new key.
+const RULES: &[(&str, &str)] = &[
+    ("rate: 10/h, burst: 10", "10/10"),
+    ("rate: 10/h, algorithm: leaky_bucket, queue: 9", "10/10"),
+    ("rate: 10/h, algorithm: fixed_window, align: first", "10/10"),
+    ("rate: 10/h, algorithm: sliding_log", "10/10"),
+    ("rate: 10/h, algorithm: sliding_window", "10/10"),
+    ("rate: unlimited", "0/0"),
+    ("rate: 10/h, block: 5s", "10/10"),
+    ("rate: 10/h, over: {soft: 50%}", "10/10"),
+    ("rate: 10/h, algorithm: fixed_window, refused: counted, align: first", "10/10"),
+];
+
+#[test]
+fn refuses_blocked_key_until_deadline_for_any_algorithm() {
+    for (rule, level) in RULES {
+        let mut bench = Bench::new(&format!("  - {{name: a, key: [user], {rule}}}\n"));
+        let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
+        assert_eq!((blocked.text.clone(), blocked.format_digest().len()), (None, 32));
+        let level = if rule.contains("counted") { "9/10" } else { *level };
+        let seen = bench.ask(0, Ask::hit("user=u", 1));
+        assert_eq!(seen, format!("limit a {level} after 60000000"), "{rule}");
+        assert!(bench.ask(0, Ask::hit("user=v", 1)).starts_with("allow"), "{rule}: another key");
+        assert!(bench.peek(0, "user=u", 1).starts_with("limit"), "{rule}");
+        // Exact to 1 µs: only the event needs a tick.
+        let seen = bench.ask(60 * S - 1, Ask::hit("user=u", 1));
+        assert!(seen.starts_with("limit") && seen.ends_with("after 1"), "{rule}: {seen}");
+        assert!(bench.ask(60 * S, Ask::hit("user=u", 1)).starts_with("allow"), "{rule}: it has ended");
+        assert_eq!(bench.engine.blocked_keys().len(), 1);
+        bench.engine.tick(at(60 * S));
+        assert!(bench.engine.blocked_keys().is_empty());
+        assert!(
+            matches!(&*bench.engine.take_control_events(), [ControlEvent::BlockEnded(ended)] if *ended == blocked)
+        );
+    }
+}
+
+#[test]
+fn reset_key_is_fresh() {
+    for (rule, _) in RULES {
+        let text = format!("  - {{name: a, key: [user], {rule}}}\n");
+        let mut bench = Bench::new(&text);
+        let fresh: Vec<String> = trial(&mut Bench::new(&text));
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
+        if *rule != "rate: unlimited" {
+            assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
+        }
+        assert!(
+            !bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(),
+            "{rule}: nothing is left of it"
+        );
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
+        block(&bench, "a", &[("user", "u")], 60 * S);
+        assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
+        assert!(bench.ask(0, Ask::hit("user=v", 10)).starts_with("allow"));
+    }
+}
+
+fn trial(bench: &mut Bench) -> Vec<String> {
+    (0..18).map(|_| bench.ask(0, Ask::hit("user=u", 1))).collect()
+}
+
+#[test]
+fn reset_clears_elastic_state() {
+    let rule = "rate: 2/h, burst: 2, over: {elastic: 100%}";
+    let text = format!("  - {{name: a, key: [user], {rule}}}\n");
+    let mut bench = Bench::new(&text);
+    bench.engine.set_elastic_room(true);
+    let fresh = trial(&mut bench);
+    assert!(fresh.iter().any(|seen| seen.contains("over")), "{fresh:?}");
+    assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap());
+    assert_eq!(trial(&mut bench), fresh);
+}
+
+#[test]
+fn keeps_blocks_by_digest_up_to_maximum() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
+    let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
+    let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
+    after.engine.restore_operator_overrides(bench.engine.operator_overrides());
+    after.check(&[(0, "user=u", 1, "limit a 10/10 after 60000000")]);
+    bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
+    bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
+    let many = (0..4_096).map(|n| BlockedKey { key: [n, 0], ..blocked.clone() }).collect();
+    bench.engine.restore_operator_overrides(HostOverrides { blocks: many, ..HostOverrides::default() });
+    let error =
+        bench.engine.block_key(&name("a"), &[("user", "x")], at(S).at, SwitchOrigin::User(0)).unwrap_err();
+    assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
 }

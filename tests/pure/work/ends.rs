@@ -1,109 +1,11 @@
-//! Leases end by release, by their time, with their session or when abandoned, each once.
+//! Bounds, numbers and counts of leases, and retries of their requests. `engine/scenarios/` has when they end.
 
-use tidegate::engine::{ConnectionParams, SessionError};
+use tidegate::rules::Mode;
 
-use crate::bench::named;
-
-use super::fixture::{Ask, Fixture, ms, s};
+use super::fixture::{Ask, Fixture, s};
 
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
-
-#[test]
-fn lease_past_its_time_can_be_renewed_until_it_is_ended() {
-    let (mut fixture, session) = Fixture::with_session(TWO, 0);
-    let lease = fixture.acquire(&session, s(0), "a=b").lease;
-    // The daemon stood still until 100 s.
-    fixture.engine.defer_lease_ends(s(120).at);
-    fixture.engine.end_expired_leases(s(100));
-    assert!(fixture.engine.renew_lease(&session, lease.unwrap(), s(101)));
-    for (seconds, held) in [(120, 1), (160, 1), (161, 0)] {
-        fixture.engine.end_expired_leases(s(seconds));
-        fixture.holds(held);
-    }
-    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(161)));
-}
-
-#[test]
-fn longest_matching_expiry_applies_or_one_minute() {
-    let rules = "concurrency:\n- {name: short, match: {a: b}, key: [], max: 9, expires: 5s}\n\
-                 - {name: long, match: {c: d}, key: [], max: 9, expires: 3h}\n";
-    let (mut fixture, session) = Fixture::with_session(rules, 0);
-    for (attributes, seconds) in [("a=b", 5), ("a=b c=d", 10_800), ("e=f", 60)] {
-        let before = fixture.engine.leases().expired;
-        let start = before * 1_000_000;
-        fixture.acquire(&session, s(start), attributes);
-        fixture.engine.end_expired_leases(ms((start + seconds) * 1_000 - 1));
-        assert_eq!(fixture.engine.leases().expired, before, "{attributes}");
-        fixture.engine.end_expired_leases(s(start + seconds));
-        assert_eq!(fixture.engine.leases().expired, before + 1, "{attributes}");
-    }
-}
-
-#[test]
-fn waits_for_session_without_connection() {
-    let mut fixture = Fixture::new(TWO);
-    let first = fixture.connection(1, 0, 1, s(0));
-    let lease = fixture.acquire(&first, s(0), "a=b").lease;
-    let second = fixture.connection(1, 0, 2, s(0));
-    fixture.engine.close_connection(&first, s(1));
-    fixture.engine.end_expired_leases(s(10));
-    fixture.holds(1);
-    fixture.engine.close_connection(&second, s(10));
-    fixture.engine.end_expired_leases(ms(14_999));
-    fixture.holds(1);
-    // It returned in time: no effect.
-    let third = fixture.connection(1, 0, 3, ms(14_999));
-    fixture.engine.end_expired_leases(s(20));
-    assert!(fixture.release(&third, lease, s(20)), "any connection of the session may release");
-    fixture.acquire(&third, s(20), "a=b");
-    fixture.engine.close_connection(&third, s(21));
-    fixture.engine.end_expired_leases(s(26));
-    fixture.holds(0);
-    assert_eq!(fixture.engine.leases().sessions, 0);
-}
-
-#[test]
-fn session_keeps_user_pool_and_slots() {
-    let fixture = Fixture::new(TWO);
-    fixture.session(1, 4, s(0));
-    let opening =
-        ConnectionParams { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
-    let open = |opening: ConnectionParams<'_>| fixture.engine.open_session(&opening, s(0)).map(|_| ());
-    assert_eq!(open(ConnectionParams { user: 2, ..opening }), Err(SessionError::OtherUser));
-    assert_eq!(open(ConnectionParams { pool: "other", ..opening }), Err(SessionError::OtherPoolOrSlots));
-    assert_eq!(open(ConnectionParams { slots: 5, ..opening }), Err(SessionError::OtherPoolOrSlots));
-    assert_eq!(open(opening), Ok(()));
-    assert_eq!(fixture.engine.leases().sessions, 1);
-}
-
-#[test]
-fn abandoned_request_ends_before_and_after_grant() {
-    let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
-    let mut fixture = Fixture::new(&rules);
-    let session = fixture.connection(1, 0, 7, s(0));
-    let ask = |id| Ask { id, repeat: Some(named(b"x")), ..Ask::acquire("a=b") };
-    fixture.ask(&session, s(0), ask(1));
-    fixture.holds(1);
-    fixture.engine.abandon_requests(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
-    fixture.holds(1);
-    fixture.engine.abandon_requests(&session, &mut [(7, 1)].into_iter(), s(0));
-    fixture.holds(0);
-    // Its idempotency key is dropped, so it is charged anew; and this one was abandoned before its grant.
-    let answer = fixture.ask(&session, s(0), ask(2));
-    assert_eq!((answer.line.as_str(), answer.lease), ("allow two 1/2", None));
-    fixture.holds(0);
-    let answer = fixture.ask(&session, s(0), ask(3));
-    assert!(answer.lease.is_some(), "neither is this a repeat of it: {answer:?}");
-    fixture.holds(1);
-    // A report that ended a lease is used up: another request with that id is new.
-    fixture.engine.abandon_requests(&session, &mut [(7, 3)].into_iter(), s(1));
-    fixture.holds(0);
-    let answer = fixture.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
-    assert!(answer.lease.is_some(), "{answer:?}");
-    // Reports are kept for a minute.
-    fixture.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
-    assert!(fixture.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
-}
+const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
 #[test]
 fn bounds_leases_of_a_user() {
@@ -175,4 +77,76 @@ fn counts_unknown_leases_by_cause() {
     fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
     fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
     assert_eq!(counted(&fixture), (4, 2, 10));
+}
+
+#[test]
+fn stays_within_maximum_and_frees_permit_once() {
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
+    let first = fixture.acquire(&session, s(0), "org=a");
+    assert_eq!(first.line, "allow exports 1/2");
+    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "allow exports 0/2");
+    let third = fixture.acquire(&session, s(0), "org=a");
+    assert_eq!(third.line, "limit exports 0/2");
+    // A retry-after of half a second to one and a half, the same for the same caller.
+    assert!((500_000..=1_500_000).contains(&third.retry.unwrap()), "{third:?}");
+    assert_eq!(fixture.acquire(&session, s(1), "org=a"), third);
+    assert_eq!(fixture.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
+    fixture.holds(3);
+    assert!(fixture.release(&session, first.lease, s(1)));
+    assert!(!fixture.release(&session, first.lease, s(1)), "a second release changes nothing");
+    fixture.holds(2);
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+}
+
+fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
+    Ask { repeat: Some(crate::bench::named(name)), ..Ask::acquire(attributes) }
+}
+
+#[test]
+fn retry_gets_same_lease_without_matching_rule() {
+    let rules = "exempt:\n- {name: probes, match: {path: /healthz}}\ndeny:\n- {name: bots, match: {bot: yes}}\n\
+                 limits:\n- {name: per-user, key: [user], rate: 1/min}\n";
+    for (mode, attributes, line) in [
+        (Mode::Enforce, "path=/healthz", "allow probes"),
+        (Mode::Enforce, "nothing=known", "allow"),
+        (Mode::Enforce, "user=a", "allow per-user 0/1"),
+        (Mode::Shadow, "path=/healthz", "allow probes"),
+        (Mode::Shadow, "bot=yes", "allow [shadow bots]"),
+        (Mode::Disabled, "path=/healthz", "allow"),
+        (Mode::Disabled, "user=a", "allow"),
+    ] {
+        let mut fixture = Fixture::of(mode, rules);
+        let session = fixture.session(1, 0, s(0));
+        let first = fixture.ask(&session, s(0), named(b"x", attributes));
+        let again = fixture.ask(&session, s(59), named(b"x", attributes));
+        assert_eq!((first.line.as_str(), again.line.as_str()), (line, line), "{mode} {attributes}");
+        assert_eq!((first.lease.is_some(), again.lease), (true, first.lease), "{mode} {attributes}");
+        assert_eq!(fixture.engine.leases().live, 1, "{mode} {attributes}");
+        assert_eq!(
+            fixture.ask(&session, s(59), named(b"x", "other=one")).line,
+            "conflict",
+            "{mode} {attributes}"
+        );
+        assert!(fixture.release(&session, first.lease, s(59)));
+        let anew = fixture.ask(&session, s(59), named(b"x", attributes)).lease;
+        assert_ne!(anew, first.lease, "{mode} {attributes}");
+        assert_eq!(anew.is_none(), line.starts_with("allow per-user"), "{mode} {attributes}");
+        assert!(fixture.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
+        // An abandoned request is dropped with its idempotency key.
+        let second = fixture.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
+        fixture.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
+        let third = fixture.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
+        assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
+    }
+}
+
+#[test]
+fn retry_is_granted_at_lease_maximum() {
+    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
+    let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
+    let last = (0..1_023).map(|_| fixture.acquire(&session, s(0), "no=rule")).last();
+    assert!(last.is_some_and(|answer| answer.lease.is_some()));
+    assert_eq!(fixture.acquire(&session, s(1), "no=rule").line, "quota");
+    assert_eq!(fixture.ask(&session, s(1), named(b"x", "org=a")).lease, first.lease);
 }

@@ -2,9 +2,7 @@
 
 mod ends;
 mod fixture;
-mod limits;
 mod model;
-mod repeats;
 mod reserve;
 mod shedding;
 mod totals;
