@@ -271,7 +271,7 @@ pub struct FleetBound {
     pub(crate) cold: u32,
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
-    pub(crate) commands_per_second: Option<u64>,
+    pub commands_per_second: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
     pub(crate) windows: bool,
