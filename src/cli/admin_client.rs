@@ -137,17 +137,14 @@ impl AdminClient {
         AdminClient { patience, ..self }
     }
 
-    /// Fetches a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<AdminResponse, AdminFailure> {
         self.ask("GET", path, "", self.patience)
     }
 
-    /// Fetches a page and reads its JSON.
     pub(super) fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, AdminFailure> {
         self.get(path)?.read()
     }
 
-    /// Sends a command and returns the daemon's reply.
     pub(super) fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -233,7 +230,6 @@ impl AdminClient {
         Ok((stream, admin))
     }
 
-    /// Connects. Returns the connection and its path.
     fn connect(&self, patience: Duration) -> Result<(UnixStream, &Path), AdminFailure> {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
@@ -270,7 +266,6 @@ impl AdminClient {
 }
 
 impl AdminResponse {
-    /// Reads the JSON of the body.
     fn read<T: DeserializeOwned>(&self) -> Result<T, AdminFailure> {
         let failed = |_| AdminFailure::NotUnderstood { path: self.from.clone() };
         let value: Value = serde_json::from_str(&self.body).map_err(failed)?;

@@ -91,7 +91,6 @@ pub(super) struct Args {
     format: FormatArgs,
 }
 
-/// The decision when the daemon does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum OnFailure {
     /// Go on: a limiter must not stop the work that it limits (exit code 0)
@@ -225,7 +224,6 @@ impl fmt::Display for Undecided {
 }
 
 impl OnFailure {
-    /// Returns the outcome without an answer.
     pub(super) fn undecided(self, reason: String) -> Undecided {
         let (verdict, code) = match self {
             OnFailure::Allow => ("allow", 0),

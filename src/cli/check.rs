@@ -289,7 +289,6 @@ impl RulesRead {
         self.problems.iter().filter(|problem| problem.is_error() == errors).count()
     }
 
-    /// Returns the paths that were read.
     pub(super) fn read_from(&self) -> String {
         match (&self.settings, &self.rules) {
             (Some(settings), Some(rules)) => format!("{}, {}", settings.display(), rules.display()),

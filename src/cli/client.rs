@@ -54,7 +54,6 @@ impl ClientFailure {
 }
 
 impl Client {
-    /// Connects. No read or write waits longer than `patience`.
     pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, ClientFailure> {
         Client::connect_as(path, patience, HelloFrame::new(0))
     }
@@ -147,7 +146,6 @@ pub(super) fn retry_unread<T>(mut ask: impl FnMut() -> Result<T, ClientFailure>)
     ask()
 }
 
-/// Connects. No read or write waits longer than `patience`.
 pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let stream = connect_at_once(path)?;
     stream.set_nonblocking(false)?;
@@ -166,7 +164,6 @@ pub(super) fn default_socket() -> PathBuf {
     own.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
 }
 
-/// Describes a failure to connect, with its help.
 fn unreached(path: &Path, error: &io::Error) -> String {
     let shown = path.display();
     match error.kind() {
@@ -183,7 +180,6 @@ fn unreached(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Describes a path that refuses connections.
 pub(super) fn explain_refused(path: &Path) -> &'static str {
     let is_socket = path.metadata().is_ok_and(|found| found.file_type().is_socket());
     match is_socket {

@@ -114,7 +114,6 @@ pub(super) fn conditions_or_none(of: &[Condition]) -> Option<String> {
     Some(conditions(of)).filter(|text| !text.is_empty())
 }
 
-/// Returns the fields of a list entry.
 pub(super) fn listed(listed: &ListedEntry) -> Map<String, Value> {
     let mut all = position(&listed.position);
     all.extend(object(json!({

@@ -239,7 +239,6 @@ struct TreeOutcome {
     replaced: bool,
 }
 
-/// Evaluates lists, rules and tree for a request.
 fn explain<'d>(domain: &'d Domain, request: &ExplainedRequest<'_>) -> Explained<'d> {
     let attributes = request.descriptors.attributes();
     let (mut selection, mut matching) = (Selection::default(), Vec::new());

@@ -86,7 +86,6 @@ fn shown<T: DeserializeOwned>(
     Ok(text(&view))
 }
 
-/// Summarizes the fleet state in one line.
 pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
     if let Some(why) = fleet.failure.as_ref().filter(|_| !fleet.redis) {
         return format!("shares with no other host: {why}");

@@ -69,7 +69,6 @@ pub(super) fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
-/// Writes the pages of a command and of those below it.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {
     let path = directory.join(format!("{}.1", full_name(command)));
     page(command).and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, &error))?;

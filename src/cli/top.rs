@@ -124,7 +124,6 @@ fn show(args: &Args, first: TopSample, terminal: &mut DefaultTerminal) -> Result
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What the screen shows, in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TopView {
     sort: SortColumn,
@@ -221,7 +220,6 @@ impl SortColumn {
     }
 }
 
-/// The status at one time.
 #[derive(Debug)]
 struct TopSample {
     at_nanos: u64,

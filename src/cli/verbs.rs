@@ -211,7 +211,6 @@ impl SwitchArgs {
 }
 
 impl KeyArgs {
-    /// Sends a verb about this key.
     pub(super) fn carry_out(
         &self,
         path: &str,

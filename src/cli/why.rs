@@ -97,7 +97,6 @@ fn print(status: &WhyStatus, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Describes what decides.
 fn reason(status: &WhyStatus) -> String {
     let wait = match (status.verdict.as_deref(), status.retry_us) {
         (Some("limit" | "shed"), Some(retry)) => format!("; the same request passes in {}", Micros(retry)),

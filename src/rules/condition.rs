@@ -41,7 +41,7 @@ impl Condition {
     }
 
     /// Whether the value matches; an empty value counts as absent.
-    pub fn holds(&self, value: Option<&str>) -> bool {
+    pub(crate) fn holds(&self, value: Option<&str>) -> bool {
         match value.filter(|value| !value.is_empty()) {
             Some(value) => self.any_of.iter().any(|pattern| pattern.holds(value)),
             None => self.or_absent,
@@ -72,16 +72,14 @@ impl Pattern {
         Pattern::AnyCase(Glob::parse(text).lowercase())
     }
 
-    /// Returns the text of an exact pattern.
-    pub fn as_exact(&self) -> Option<&str> {
+    pub(crate) fn as_exact(&self) -> Option<&str> {
         match self {
             Pattern::Exact(text) => Some(text),
             _ => None,
         }
     }
 
-    /// Whether the pattern matches every value.
-    pub fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         match self {
             Pattern::Glob(glob) | Pattern::AnyCase(glob) => glob.is_any(),
             Pattern::Present => true,
@@ -90,7 +88,7 @@ impl Pattern {
     }
 
     /// Whether the value, which is not empty, matches.
-    pub fn holds(&self, value: &str) -> bool {
+    pub(crate) fn holds(&self, value: &str) -> bool {
         match self {
             Pattern::Exact(text) => **text == *value,
             Pattern::Glob(glob) => glob.matches(value),
@@ -137,7 +135,6 @@ pub fn conditions(conditions: &[Condition]) -> String {
     if written.is_empty() { String::new() } else { format!("{{{}}}", written.join(", ")) }
 }
 
-/// Formats the items of a list.
 pub(super) fn joined(items: impl IntoIterator<Item: ToString>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }

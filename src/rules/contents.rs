@@ -52,8 +52,7 @@ impl Mix {
 pub struct OpenFiles(BTreeSet<PathBuf>);
 
 impl OpenFiles {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -129,7 +128,7 @@ impl Mix {
 
 /// Hashes names, sizes, times and inodes of the files without reading them, for polling where the kernel does
 /// not report changes. It may change although the contents do not.
-pub fn glance(path: &Path) -> Fingerprint {
+pub(crate) fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
     let files = match list(path) {
         Ok((files, tables)) => [files, tables].concat(),

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use super::problem::ValueProblem;
 use super::source::Span;
 
-/// Reads a text record by record.
 #[derive(Debug)]
 pub(super) struct CsvTable<'t> {
     text: &'t str,

@@ -65,7 +65,6 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<String>) {
     changes.extend(removed.map(|(name, _)| format!("{name}: removed")));
 }
 
-/// Describes the fields that differ, if any.
 fn changed(name: &str, old: &[RuleField], new: &[RuleField]) -> Option<String> {
     let mut fields: Vec<_> = old.iter().map(|(field, text)| (*field, Some(&**text), None)).collect();
     for (field, text) in new {
@@ -94,7 +93,6 @@ fn from_to(field: &str, old: Option<&str>, new: Option<&str>) -> String {
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
 }
 
-/// Fields whose change discards the state of a rule.
 const STATE_FIELDS: [&str; 6] = ["algorithm", "window", "key", "unit", "buckets", "scope"];
 
 /// The end of the change of a rule whose counts are dropped.

@@ -15,7 +15,6 @@ use super::{Domain, DomainContents, Position, Priorities};
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) name: Box<str>,
-    /// Whether one of its files has an error.
     pub(super) broken: bool,
     /// All but the descriptor tree. Priorities and `shed` entries are read at the end.
     pub(super) contents: DomainContents,
@@ -24,7 +23,6 @@ pub(super) struct Draft {
     /// The entries that name priorities, which may be written in a later file.
     unread: Vec<UnreadEntries>,
     spans: HashMap<Box<str>, (Position, Span)>,
-    /// The roots of the descriptor tree.
     branches: Vec<Branch>,
     tops: HashMap<Box<str>, Position>,
     /// Positions of the tree nodes with limits, by rule name.

@@ -82,7 +82,6 @@ impl<I> Finder<I> {
         is_enough(self.equal(value)) || self.any_other(value, is_enough)
     }
 
-    /// Returns the items anchored to exactly this value.
     pub(super) fn equal(&self, value: &str) -> &[I] {
         self.texts.equal(value)
     }
@@ -144,7 +143,6 @@ impl<I> PatternTexts<I> {
         self.equal.get(value).map_or(&[], Vec::as_slice)
     }
 
-    /// Passes the items of the known prefixes and suffixes of a value.
     fn any_affix(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
         !self.starts.is_empty() && self.starts.any(value.as_bytes(), &mut *is_enough)
             || !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, is_enough))

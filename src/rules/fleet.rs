@@ -55,9 +55,9 @@ pub struct FleetSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The weight in thousandths.
-    pub weight: u16,
+    pub(crate) weight: u16,
     /// The numbers of all regions together; `None` if only overrides of the rule limit.
-    pub whole: Option<WholeNumbers>,
+    pub(crate) whole: Option<WholeNumbers>,
 }
 
 /// The configured numbers of a rule, before the region's weight applies.
@@ -114,7 +114,7 @@ impl Scopes {
 
 impl FleetSettings {
     /// Returns `max_over` in thousandths of the budget.
-    pub fn over(&self) -> u16 {
+    pub(crate) fn over(&self) -> u16 {
         self.max_over.unwrap_or(OVER)
     }
 
@@ -140,7 +140,7 @@ impl FleetSettings {
     /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less
     /// than one token, the request waits for a remote check instead, so that `max_over` holds. Permits are
     /// never admitted on credit.
-    pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
+    pub(crate) fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
         let has_credit = !matches!(quota, Quota::Concurrency(_))
             && self.mode == FleetMode::Borrow
             && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
@@ -152,14 +152,14 @@ impl FleetSettings {
     }
 
     /// Whether each host may exceed the budget by one token while the fleet stays within `max_over`.
-    pub fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
+    pub(crate) fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
         // A window uses half of its credit at once, the rest during the window.
         let parts = if is_window(quota) { 2_000 } else { 1_000 };
         u64::from(self.over()) * u64::from(quota.limit()) >= parts * u64::from(hosts)
     }
 
     /// Formats the settings as they are written, without defaults.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("{{mode: {}", self.mode);
         if let Some(on_miss) = self.on_miss {
             text.push_str(&format!(", on_miss: {on_miss}"));
@@ -268,13 +268,13 @@ pub struct FleetBound {
     /// The largest burst, and the largest cost of one request, that passes on a host without tokens of the key while
     /// Redis answers in time.
     #[serde(rename = "cold_max")]
-    pub cold: u32,
+    pub(crate) cold: u32,
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
     pub commands_per_second: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
-    pub windows: bool,
+    pub(crate) windows: bool,
     /// The unit that hosts borrow: `token`, or `place` for permits.
     #[serde(skip)]
     pub unit: &'static str,
@@ -361,7 +361,6 @@ fn commands_per_second(settings: &FleetSettings, quota: &Quota, hosts: u32, on_m
     Some(if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests })
 }
 
-/// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
 /// The largest number of millionths of a token in one step of a rate: 10⁹ tokens per second.
@@ -382,34 +381,3 @@ const PERMITS_PER_HOST_MIN: u32 = 4;
 
 /// The longest `wait` for a remote check, in milliseconds: users notice longer delays.
 pub const REMOTE_CHECK_WAIT_MAX_MILLIS: u64 = 50;
-
-#[cfg(test)]
-mod tests {
-    use super::CellRate;
-    use crate::limit::Rate;
-
-    #[test]
-    fn rate_is_micro_tokens_per_microsecond() {
-        const SECOND: u64 = 1_000_000_000;
-        for (count, period, expected) in [
-            (1_000, SECOND, Some((1_000, 1))),
-            (10, 3_600 * SECOND, Some((1, 360))),
-            (7, 3 * SECOND, Some((7, 3))),
-            (1, 366 * 86_400 * SECOND, Some((1, 31_622_400))),
-            (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
-            (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
-            (2_000_000_000, SECOND, None),
-            // More parts than [`RATE_PARTS_MAX`].
-            (1_000_000_007, 30 * 86_400 * SECOND, None),
-            // The product alone is below 2⁵³, but not together with a remainder.
-            (999_999_937, 5_000_000 * SECOND, None),
-            (999_999_937, 4_000_000 * SECOND, Some((999_999_937, 4_000_000))),
-            // A period that is not a whole number of microseconds needs smaller parts of a token.
-            (3, 1_000_000_500, Some((2_000_000, 666_667))),
-        ] {
-            let rate = Rate::new(count, period).unwrap();
-            let found = CellRate::of(rate).map(|rate| (rate.num(), rate.den()));
-            assert_eq!(found, expected, "{rate}");
-        }
-    }
-}

@@ -13,7 +13,7 @@ pub struct Glob {
 
 impl Glob {
     /// Parses a glob. Each text is valid: a backslash not followed by a star is literal.
-    pub fn parse(text: &str) -> Glob {
+    pub(crate) fn parse(text: &str) -> Glob {
         let mut pieces = Vec::new();
         let mut piece = String::new();
         let mut characters = text.chars().peekable();
@@ -29,25 +29,24 @@ impl Glob {
     }
 
     /// Parses a glob of a descriptor tree, where stars cannot be escaped.
-    pub fn without_escapes(text: &str) -> Glob {
+    pub(crate) fn without_escapes(text: &str) -> Glob {
         Glob { pieces: text.split('*').map(Into::into).collect() }
     }
 
     /// Returns the literal text of a glob without stars.
-    pub fn as_literal(&self) -> Option<&str> {
+    pub(crate) fn as_literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [literal] => Some(literal),
             _ => None,
         }
     }
 
-    /// Returns the glob in lower case, for values in lower case.
-    pub fn lowercase(&self) -> Glob {
+    pub(crate) fn lowercase(&self) -> Glob {
         Glob { pieces: self.pieces.iter().map(|piece| fold::lowercase(piece).into()).collect() }
     }
 
     /// Whether it matches every text: it consists of stars only.
-    pub fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         self.pieces.len() > 1 && self.pieces.iter().all(|piece| piece.is_empty())
     }
 
@@ -60,7 +59,7 @@ impl Glob {
     }
 
     /// Whether the whole value matches. Linear in the value for each piece, without backtracking.
-    pub fn matches(&self, value: &str) -> bool {
+    pub(crate) fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = self.pieces.as_slice() else {
             return self.as_literal() == Some(value);
         };

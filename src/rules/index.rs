@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 
+use arrayvec::ArrayVec;
+
 use super::finder::{Anchor, Finder, length_bit};
 use super::names::RuleNames;
-use super::plan::{AttributeId, Selection, SelectionPlan};
-use super::{Condition, KeyPart, ListedEntry, Priorities, Rule};
+use super::{Condition, Domain, Glob, KeyPart, ListedEntry, Pattern, Priorities, Rule, fold};
 
 #[derive(Debug)]
 pub(super) struct Index {
@@ -85,75 +86,10 @@ impl Index {
         index
     }
 
-    /// Finds the rules that match, in file order, and stores their numbers in `matching`.
-    #[inline(always)]
-    pub(super) fn select<'a>(
-        &self,
-        attributes: &[(&'a str, &'a str)],
-        selection: &mut Selection<'a>,
-        matching: &mut Vec<u32>,
-    ) {
-        matching.clear();
-        selection.values.clear();
-        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
-        candidates.take(&self.always);
-        for (name, value) in attributes {
-            let Some(attribute) = self.names.find(name) else { continue };
-            let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
-            if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
-                continue;
-            }
-            #[allow(
-                clippy::indexing_slicing,
-                reason = "each name has its anchors: what hangs there would admit"
-            )]
-            let anchors = &self.anchors[attribute];
-            candidates.take(&anchors.present);
-            if anchors.lengths & length_bit(value) != 0
-                && let Some(by_value) = &anchors.by_value
-            {
-                let (lists, unsure) = take_by_value(by_value, value, candidates.rules);
-                candidates.lists = candidates.lists.saturating_add(lists);
-                candidates.unsure |= unsure;
-            }
-        }
-        let Candidates { rules, lists, unsure } = candidates;
-        if unsure {
-            rules.retain(|rule| self.plan_of(*rule).matches(selection));
-        }
-        if lists > 1 {
-            rules.sort_unstable();
-            if lists >= REPEATED {
-                rules.dedup();
-            }
-        }
-    }
-
-    pub(super) fn key_values<'s, 'a>(
-        &'s self,
-        rule: u32,
-        selection: &'s Selection<'a>,
-    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
-        // Present, as the rule matches.
-        self.plan_of(rule).key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
-    }
-
     #[inline]
     #[allow(clippy::indexing_slicing, reason = "each rule and entry has its plan: it would admit without")]
     fn plan_of(&self, number: u32) -> &SelectionPlan {
         &self.plans[number as usize]
-    }
-
-    /// Returns the allowance number of the rule's first override that matches.
-    pub(super) fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
-        let list = self.overrides.get(&rule)?;
-        list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, number)| *number)
-    }
-
-    /// Returns the priority index of the first `prioritize` entry that matches.
-    pub(super) fn priority_of(&self, selection: &Selection<'_>) -> Option<usize> {
-        let found = self.prioritize.iter().find(|(plan, _)| plan.matches(selection));
-        found.map(|(_, priority)| *priority)
     }
 
     /// Makes the plan of conditions and a key. New attributes get empty anchors.
@@ -209,7 +145,84 @@ impl Index {
     }
 }
 
-/// A rule to be indexed and the conditions it can be anchored to.
+impl Domain {
+    /// Finds the rules and list entries, disabled ones included, that match these attributes and stores their
+    /// numbers in `matching`: rules in file order, then entries as in [`Domain::lists`]. The first value of a
+    /// name counts; an empty one is absent.
+    #[inline(always)]
+    pub fn select<'a>(
+        &self,
+        attributes: &[(&'a str, &'a str)],
+        selection: &mut Selection<'a>,
+        matching: &mut Vec<u32>,
+    ) {
+        let index = &self.index;
+        matching.clear();
+        selection.values.clear();
+        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
+        candidates.take(&index.always);
+        for (name, value) in attributes {
+            let Some(attribute) = index.names.find(name) else { continue };
+            let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
+            if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
+                continue;
+            }
+            #[allow(
+                clippy::indexing_slicing,
+                reason = "each name has its anchors: what hangs there would admit"
+            )]
+            let anchors = &index.anchors[attribute];
+            candidates.take(&anchors.present);
+            if anchors.lengths & length_bit(value) != 0
+                && let Some(by_value) = &anchors.by_value
+            {
+                let (lists, unsure) = take_by_value(by_value, value, candidates.rules);
+                candidates.lists = candidates.lists.saturating_add(lists);
+                candidates.unsure |= unsure;
+            }
+        }
+        let Candidates { rules, lists, unsure } = candidates;
+        if unsure {
+            rules.retain(|rule| index.plan_of(*rule).matches(selection));
+        }
+        if lists > 1 {
+            rules.sort_unstable();
+            if lists >= REPEATED {
+                rules.dedup();
+            }
+        }
+    }
+
+    /// Returns the values of a matching rule's key as sent, in the order of the key.
+    pub fn key_values<'s, 'a>(
+        &'s self,
+        rule: u32,
+        selection: &'s Selection<'a>,
+    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
+        // Present, as the rule matches.
+        let key = &self.index.plan_of(rule).key;
+        key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
+    }
+
+    /// Returns the allowance number of the rule's first override that matches.
+    pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
+        let list = self.index.overrides.get(&rule)?;
+        list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, number)| *number)
+    }
+
+    /// Returns the index in [`Domain::priorities`] of the priority of a request: the requested one if the domain has it,
+    /// else that of the first matching entry of `prioritize`, else the lowest. `None` if the domain has no priorities.
+    pub(crate) fn priority_index(&self, requested: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
+        let names = self.priorities();
+        let known = requested.and_then(|requested| names.iter().position(|name| **name == *requested));
+        let by_entry = || {
+            let found = self.index.prioritize.iter().find(|(plan, _)| plan.matches(selection));
+            found.map(|(_, priority)| *priority)
+        };
+        known.or_else(by_entry).or(names.len().checked_sub(1))
+    }
+}
+
 struct IndexedRule<'r> {
     rule: u32,
     plan: &'r SelectionPlan,
@@ -292,5 +305,126 @@ impl<'r> Frequency<'r> {
     }
 }
 
+/// The number of an attribute that some rule uses.
+type AttributeId = usize;
+
+#[derive(Debug, Default)]
+struct SelectionPlan {
+    conditions: Vec<SelectionStep>,
+    key: Vec<AttributeId>,
+}
+
+#[derive(Debug)]
+struct SelectionStep {
+    attribute: AttributeId,
+    or_absent: bool,
+    matcher: Matcher,
+}
+
+/// The attributes of one request that some rule uses: the first value of each name.
+#[derive(Debug, Default)]
+pub struct Selection<'a> {
+    values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
+}
+
+impl SelectionPlan {
+    fn new(
+        conditions: &[Condition],
+        key: &[KeyPart],
+        mut intern: impl FnMut(&str) -> AttributeId,
+    ) -> SelectionPlan {
+        let step = |condition: &Condition| SelectionStep {
+            attribute: intern(&condition.attribute),
+            or_absent: condition.or_absent,
+            matcher: Matcher::new(&condition.any_of),
+        };
+        let conditions = conditions.iter().map(step).collect();
+        SelectionPlan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
+    }
+
+    #[inline]
+    fn matches(&self, selection: &Selection<'_>) -> bool {
+        let has = |attribute: &AttributeId| selection.value(*attribute).is_some();
+        self.key.iter().all(has)
+            && self.conditions.iter().all(|step| match selection.value(step.attribute) {
+                Some(value) => step.matcher.holds(value),
+                None => step.or_absent,
+            })
+    }
+
+    fn asks_only_for(&self, attribute: AttributeId) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.all(|step| step.attribute == attribute) && self.key.iter().all(|step| *step == attribute)
+    }
+
+    /// Returns the attributes that a matching request must have.
+    fn needed(&self) -> impl Iterator<Item = AttributeId> + '_ {
+        let conditions = self.conditions.iter().filter(|step| !step.or_absent);
+        conditions.map(|step| step.attribute).chain(self.key.iter().copied())
+    }
+}
+
+impl<'a> Selection<'a> {
+    /// Returns the value of an attribute; an empty one is absent.
+    #[inline]
+    fn value(&self, attribute: AttributeId) -> Option<&'a str> {
+        let found = self.values.iter().find(|(known, _)| *known == attribute);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
+    }
+}
+
+/// Matches a value that matches any of its patterns.
+#[derive(Debug, Default)]
+struct Matcher {
+    /// Compared one by one.
+    few: Vec<Pattern>,
+    /// Globs without regard to case that are not in `many`. The value is lowercased once for all.
+    any_case: Vec<Glob>,
+    /// The negated patterns, one matcher for each [`Pattern::Not`].
+    not: Vec<Matcher>,
+    /// Patterns with an anchor, if there are more than [`COMPARED_MAX`] patterns.
+    many: Option<Box<Finder<Pattern>>>,
+}
+
+impl Matcher {
+    fn new(patterns: &[Pattern]) -> Matcher {
+        let mut matcher = Matcher::default();
+        let is_many = patterns.len() > COMPARED_MAX;
+        let mut many = Vec::new();
+        for pattern in patterns {
+            match (pattern, Anchor::of(pattern)) {
+                (_, Some((anchor, _))) if is_many => many.push((anchor, pattern.clone())),
+                (Pattern::Not(patterns), _) => matcher.not.push(Matcher::new(patterns)),
+                (Pattern::AnyCase(glob), _) => matcher.any_case.push(glob.clone()),
+                _ => matcher.few.push(pattern.clone()),
+            }
+        }
+        matcher.many = (!many.is_empty()).then(|| Box::new(Finder::new(many)));
+        matcher
+    }
+
+    /// Whether the value, which is not empty, matches.
+    #[inline]
+    fn holds(&self, value: &str) -> bool {
+        self.few.iter().any(|pattern| pattern.holds(value)) || self.holds_otherwise(value)
+    }
+
+    fn holds_otherwise(&self, value: &str) -> bool {
+        let found = |many: &Finder<Pattern>| {
+            many.any(value, |patterns| patterns.iter().any(|pattern| pattern.holds(value)))
+        };
+        self.not.iter().any(|matcher| !matcher.holds(value))
+            || self.many.as_deref().is_some_and(found)
+            || !self.any_case.is_empty()
+                && fold::with_lowercase(value, |value| self.any_case.iter().any(|glob| glob.matches(value)))
+    }
+}
+
 /// Far more lists than one request can match.
 const REPEATED: u32 = 1 << 16;
+
+/// The maximum of one request: 8 descriptors of 16 pairs.
+const ATTRIBUTES_MAX: usize = 128;
+
+/// Up to this number, comparing all costs no more than a lookup.
+const COMPARED_MAX: usize = 8;

@@ -33,7 +33,7 @@ impl KeyPart {
     }
 
     /// Whether the value is used as sent.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.transform == Transform::default()
     }
 }
@@ -98,54 +98,3 @@ impl KeyScratch {
 
 /// The maximum of one descriptor.
 pub(super) const KEY_ATTRIBUTES_MAX: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use super::{KeyScratch, Transform};
-
-    #[test]
-    fn normalizes_spellings_of_one_caller() {
-        let plain = Transform::default();
-        let lowercase = Transform { lowercase: true, ..plain };
-        let prefix = |bits| Transform { ipv6_prefix: Some(bits), ..plain };
-        let both = Transform { lowercase: true, ..prefix(64) };
-        let table: &[(Transform, &str, &str)] = &[
-            (plain, "2001:DB8::1", "2001:DB8::1"),
-            (lowercase, "Ann@Example.COM", "ann@example.com"),
-            (lowercase, "ÉCOLE", "école"),
-            (prefix(64), "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-            (prefix(64), "2001:0DB8:0001:2::ffff", "2001:db8:1:2::"),
-            (prefix(56), "2001:db8:1:2ff::1", "2001:db8:1:200::"),
-            (prefix(128), "2001:0db8:0::1", "2001:db8::1"),
-            (prefix(1), "ffff::1", "8000::"),
-            (prefix(64), "192.0.2.7", "192.0.2.7"),
-            (prefix(16), "192.0.2.7", "192.0.2.7"),
-            (prefix(64), "::ffff:192.0.2.7", "192.0.2.7"),
-            (prefix(64), "::FFFF:c000:207", "192.0.2.7"),
-            (prefix(64), "192.0.2.7:443", "192.0.2.7:443"),
-            (prefix(64), "fe80::1%eth0", "fe80::1%eth0"),
-            (prefix(64), "Unknown", "Unknown"),
-            (both, "Unknown", "unknown"),
-            (both, "2001:DB8::1", "2001:db8::"),
-        ];
-        let mut scratch = KeyScratch::default();
-        for (transform, value, expected) in table {
-            scratch.fill([(*transform, *value), (plain, "Next")].into_iter());
-            assert_eq!(scratch.values().collect::<Vec<_>>(), [*expected, "Next"], "{transform:?}");
-        }
-        scratch.fill(std::iter::empty());
-        assert_eq!(scratch.values().len(), 0);
-    }
-
-    #[test]
-    fn reused_scratch_allocates_nothing() {
-        let mut scratch = KeyScratch::default();
-        let values = [(Transform { lowercase: true, ipv6_prefix: Some(64) }, "2001:DB8::1"); 16];
-        scratch.fill(values.into_iter());
-        let before = (scratch.text.as_ptr(), scratch.text.capacity());
-        for _ in 0..100 {
-            scratch.fill(values.into_iter());
-        }
-        assert_eq!((scratch.text.as_ptr(), scratch.text.capacity()), before);
-    }
-}

@@ -42,12 +42,11 @@ struct ReadDomain {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DomainTexts {
-    /// The domain.
-    pub domain: Box<str>,
+    pub(crate) domain: Box<str>,
     /// Its rules files, sorted: the name in problems, and the text.
-    pub files: Vec<(String, String)>,
+    pub(crate) files: Vec<(String, String)>,
     /// The tables that its rules name, with their texts.
-    pub tables: Vec<(String, String)>,
+    pub(crate) tables: Vec<(String, String)>,
 }
 
 /// The result of one reading.
@@ -60,9 +59,9 @@ pub struct Reading {
     /// Domains with errors and no valid rules: they have no limits.
     pub without: Vec<Box<str>>,
     /// Domains of `kept` whose rules come from an earlier process.
-    pub recalled: Vec<Box<str>>,
+    pub(crate) recalled: Vec<Box<str>>,
     /// Files without a domain, which may be without limits, of a reading that was applied.
-    pub homeless: Vec<Arc<str>>,
+    pub(crate) homeless: Vec<Arc<str>>,
     /// The reason if no domain was swapped.
     pub halt: Option<NotApplied>,
     /// Changes from the previous rules to the new ones.
@@ -108,12 +107,12 @@ impl Library {
 
     /// Sets scopes from the settings, for rules without one.
     #[must_use]
-    pub fn scoped(self, scopes: Scopes) -> Library {
+    pub(crate) fn scoped(self, scopes: Scopes) -> Library {
         Library { scopes, ..self }
     }
 
     /// Sets valid texts of an earlier process, for domains with errors at the first reading, which follows.
-    pub fn remember(&mut self, texts: Vec<DomainTexts>) {
+    pub(crate) fn remember(&mut self, texts: Vec<DomainTexts>) {
         for DomainTexts { domain, files, .. } in &texts {
             for (file, _) in files {
                 self.homes.entry(file.as_str().into()).or_default().push(domain.clone());
@@ -123,7 +122,7 @@ impl Library {
     }
 
     /// Starts with texts of an earlier process instead of the files. The files are read when they change.
-    pub fn begin_with(&mut self, texts: Vec<DomainTexts>) {
+    pub(crate) fn begin_with(&mut self, texts: Vec<DomainTexts>) {
         self.seen = Some(FileFingerprints::of(&self.path));
         self.remember(texts);
         self.recall(|_| true);
@@ -132,7 +131,7 @@ impl Library {
 
     /// Returns the texts of the domains in force whose files are unchanged. Empty if any file has changed
     /// since the last reading, as another one follows.
-    pub fn texts(&self) -> Vec<DomainTexts> {
+    pub(crate) fn texts(&self) -> Vec<DomainTexts> {
         let contents = FileFingerprints::of(&self.path);
         if self.seen.as_ref() != Some(&contents) {
             return Vec::new();
@@ -149,7 +148,7 @@ impl Library {
     }
 
     /// Returns the changes from an earlier process to the domains in force, of those whose files are without errors.
-    pub fn changes_since(&self, before: &[DomainTexts]) -> Vec<String> {
+    pub(crate) fn changes_since(&self, before: &[DomainTexts]) -> Vec<String> {
         let now = self.texts();
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for texts in before {
@@ -174,8 +173,7 @@ impl Library {
         changes(&old, &new)
     }
 
-    /// Returns the path of the rules.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 

@@ -43,7 +43,7 @@ impl Loaded {
     /// Merges with the domains in force: those read, and for failed ones the old version. `None` if an error
     /// cannot be attributed to a domain; the caller then changes nothing.
     #[must_use]
-    pub fn over(self, before: &[Arc<Domain>]) -> Option<Vec<Arc<Domain>>> {
+    pub(crate) fn over(self, before: &[Arc<Domain>]) -> Option<Vec<Arc<Domain>>> {
         if self.unlisted || !self.homeless.is_empty() {
             return None;
         }
@@ -82,7 +82,7 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 }
 
 /// Reads the rules at a path, if given, and then one text as another file.
-pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
+pub(crate) fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
     read_by(&FileDomains::default(), &OpenFiles::default(), &Scopes::default(), |reading| {
         path.into_iter().for_each(|path| reading.path(path));
         reading.source(Source::new(file, text.to_owned()));

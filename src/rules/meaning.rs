@@ -4,25 +4,27 @@ mod conditions;
 mod fleet;
 mod limits;
 mod overrides;
-mod priorities;
 mod quotas;
 mod region;
 mod shed;
 mod tree;
 
 use super::de::{self, Mapping};
-use super::file::{CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, RuleFields};
+use super::file::{
+    CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields, RuleFields,
+};
 use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
 use super::source::{Report, Span};
 use super::values::{Name, PercentText};
-use super::yaml::YamlNode;
-use super::{Condition, Guard, KeyPart, ListKind, ListedEntry, Mode, RefundOn, Rule, Transform, check_name};
+use super::yaml::{Value, YamlNode};
+use super::{
+    Condition, Guard, KeyPart, ListKind, ListedEntry, Mode, Prioritize, RefundOn, Rule, Transform, check_name,
+};
 use conditions::conditions;
 pub(super) use fleet::DefaultScope;
 use fleet::{fleet, shared};
 use limits::Admitted;
-pub(super) use priorities::{priorities, prioritize};
 pub(super) use shed::shed;
 pub(super) use tree::descriptors;
 
@@ -150,7 +152,6 @@ fn conditions_of(mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<Co
     mapping.get("match").map_or(Some(Vec::new()), |node| conditions(node, report))
 }
 
-/// Reads an entry of `exempt` or `deny`.
 fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> Option<ListedEntry> {
     let errors_before = report.errors();
     let mapping = Mapping(node);
@@ -236,6 +237,61 @@ fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>
     }
     shown_keys
 }
+
+/// Reads the names of the priorities, highest first; `None` after errors.
+pub(super) fn priorities(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+    let errors_before = report.errors();
+    // The reader of the file reports a value that is no list.
+    let Value::List(items) = &node.value else { return None };
+    if items.is_empty() {
+        let help = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
+        report.error(node.at, "`priorities` has an empty list", help);
+    }
+    if items.len() > PRIORITIES_MAX {
+        let message = format!("`priorities` has {} names", items.len());
+        report.error(node.at, message, format!("write at most {PRIORITIES_MAX}: four are usual"));
+        return None;
+    }
+    let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
+    for item in items {
+        let Some(Name(name)) = de::value(item, "priorities", report) else { continue };
+        if report.is_new(item.at, name, names.iter().map(|known| &**known), "priorities") {
+            names.push(name.into());
+        }
+    }
+    (report.errors() == errors_before).then_some(names)
+}
+
+/// Reads an entry of `prioritize`. `names` are the priorities of its domain; `None` if they are unknown.
+pub(super) fn prioritize(
+    node: &YamlNode,
+    names: Option<&[Box<str>]>,
+    report: &mut Report<'_>,
+) -> Option<Prioritize> {
+    let fields: PrioritizeFields<'_> = de::read(node, report)?;
+    let mapping = Mapping(node);
+    let conditions = conditions_of(mapping, report)?;
+    let (wanted, names) = (fields.priority.0, names?);
+    let Some(priority) = names.iter().position(|name| **name == *wanted) else {
+        let message = format!("unknown priority {}", shown(wanted));
+        report.error(mapping.at("priority"), message, suggest(wanted, names));
+        return None;
+    };
+    Some(Prioritize { position: report.source().position(node.at), conditions, priority })
+}
+
+fn suggest(name: &str, known: &[Box<str>]) -> String {
+    match de::nearest(name, known.iter().map(|name| &**name), de::TYPO) {
+        Some(near) => format!("did you mean {}?", shown(near)),
+        None => {
+            let known: Vec<_> = known.iter().map(|name| shown(name)).collect();
+            format!("`priorities` has {}", known.join(", "))
+        }
+    }
+}
+
+/// Shedding iterates over them.
+const PRIORITIES_MAX: usize = 64;
 
 const IPV6_BITS: u8 = 128;
 

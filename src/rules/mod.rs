@@ -26,7 +26,6 @@ pub(crate) mod near;
 mod network;
 pub(crate) mod open;
 pub(crate) mod percent;
-mod plan;
 mod prefixes;
 mod problem;
 mod rate_text;
@@ -36,30 +35,29 @@ mod schema;
 mod set;
 pub mod shed;
 pub mod source;
-mod suspect;
 mod tree;
 pub(crate) mod values;
 pub(crate) mod words;
 pub mod yaml;
 
 pub use condition::{Condition, Pattern, conditions};
-pub use contents::{Fingerprint, OpenFiles, glance};
+pub use contents::{Fingerprint, OpenFiles};
 pub use difference::{STARTS_FRESH, changes};
 pub use fleet::{
     CellRate, FleetBound, FleetMode, FleetSettings, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, Region, Scope,
     Scopes, WholeNumbers,
 };
 pub use glob::Glob;
+pub use index::Selection;
 pub use key::{KeyPart, KeyScratch, Transform};
 pub use library::{DomainTexts, Library, NotApplied, Reading};
-pub use load::{Loaded, read, read_scoped, read_text, read_with_text};
+pub use load::{Loaded, read, read_scoped, read_text};
 pub use network::Network;
-pub use plan::Selection;
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{
     Allowance, Guard, Limit, ListKind, ListedEntry, OverTreatment, Overrides, Position, Priorities,
-    Prioritize, RefundOn, RefusedCost, Rule, RuleField, candidate_of,
+    Prioritize, RefundOn, RefusedCost, Rule, RuleField,
 };
 pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
@@ -67,7 +65,10 @@ pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 /// The enforcement of a rule, re-exported for users of rules.
 pub use crate::terms::Mode;
 
+pub(crate) use contents::glance;
+pub(crate) use load::read_with_text;
 pub(crate) use names::RuleNames;
 pub(crate) use problem::{ValueProblem, shown};
+pub(crate) use rule::candidate_of;
 pub use schema::schema;
 pub(crate) use values::{NAME_BYTES_MAX, check_name};

@@ -32,7 +32,6 @@ impl RuleNames {
         self.numbers.find(hash(name), is).copied()
     }
 
-    /// Returns the number of a name, adding it if it is new.
     pub(crate) fn intern(&mut self, name: &str) -> usize {
         if let Some(number) = self.find(name) {
             return number;

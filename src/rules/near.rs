@@ -7,8 +7,7 @@ use super::problem::shown;
 use super::{Condition, Domain, Mismatch, conditions};
 
 impl Mismatch<'_> {
-    /// Describes the mismatch of a request with these attributes.
-    pub fn describe(&self, attributes: &[(&str, &str)]) -> String {
+    pub(crate) fn describe(&self, attributes: &[(&str, &str)]) -> String {
         match self {
             Mismatch::Disabled => "its mode is disabled".to_owned(),
             Mismatch::Absent { attribute, line: 0 } => {
@@ -34,7 +33,12 @@ impl Domain {
     /// Returns the single difference by which a rule or list entry misses these attributes, if a misspelling, the case
     /// of a value or one missing attribute explains it. `unused`: those of [`Domain::unused`]. `None` for nodes of the
     /// descriptor tree.
-    pub fn near_match(&self, number: u32, attributes: &[(&str, &str)], unused: &[&str]) -> Option<String> {
+    pub(crate) fn near_match(
+        &self,
+        number: u32,
+        attributes: &[(&str, &str)],
+        unused: &[&str],
+    ) -> Option<String> {
         let (conditions, key) = self.asks(number).filter(|_| self.tree().path(number).is_none())?;
         let failing = |condition: &&Condition| !condition.holds(value(attributes, &condition.attribute));
         let mut failing = conditions.iter().filter(failing);
@@ -58,14 +62,14 @@ impl Domain {
     }
 
     /// Returns the names of those attributes that no rule, list entry, priority or descriptor of the domain uses.
-    pub fn unused<'a>(&self, attributes: &[(&'a str, &str)]) -> Vec<&'a str> {
+    pub(crate) fn unused<'a>(&self, attributes: &[(&'a str, &str)]) -> Vec<&'a str> {
         let used = self.attribute_names();
         let names = attributes.iter().map(|(name, _)| *name);
         names.filter(|name| !used.contains(name) && !self.in_tree(name)).collect()
     }
 
     /// Returns the names of all attributes that rules, list entries and priorities use, in alphabetical order.
-    pub fn attribute_names(&self) -> BTreeSet<&str> {
+    pub(crate) fn attribute_names(&self) -> BTreeSet<&str> {
         let overrides = self.rules().iter().filter_map(|rule| rule.overrides.as_deref());
         let rules = self.rules().iter().map(|rule| &rule.conditions);
         let all = rules

@@ -56,18 +56,15 @@ impl Network {
         })
     }
 
-    /// Whether the value is an address in the network.
-    pub fn holds(&self, value: &str) -> bool {
+    pub(crate) fn holds(&self, value: &str) -> bool {
         address(value).is_some_and(|address| masked(address, self.bits) == self.address)
     }
 
-    /// Returns the address, with no bit set beyond the prefix.
-    pub fn address(&self) -> IpAddr {
+    pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Returns the prefix length.
-    pub fn bits(&self) -> u8 {
+    pub(crate) fn bits(&self) -> u8 {
         self.bits
     }
 }

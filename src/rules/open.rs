@@ -23,7 +23,6 @@ pub(crate) struct Opened {
     pub(crate) quotable: bool,
 }
 
-/// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error("a link leads out of the directory of the file")]
@@ -152,85 +151,3 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTT
 
 /// The limit of the kernel.
 const LINKS_MAX: u32 = 40;
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::io::Read;
-    use std::os::unix::fs::symlink;
-    use std::os::unix::net::UnixListener;
-    use std::path::Path;
-
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use rustix::io::Errno;
-
-    use super::{beneath, open_directory, walk};
-
-    /// Checks the text of the file, or the error.
-    #[track_caller]
-    fn check(root: &Path, name: &str, expected: Result<&str, Errno>) {
-        let directory = open_directory(&root.join(name)).unwrap();
-        let text = walk(&directory, name.as_ref()).map(|file| {
-            let mut text = String::new();
-            fs::File::from(file).read_to_string(&mut text).unwrap();
-            text
-        });
-        assert_eq!(text.as_deref().map_err(|errno| *errno), expected, "{name}");
-    }
-
-    #[test]
-    fn follows_only_links_inside_the_directory() {
-        let ground = tempfile::tempdir().unwrap();
-        let root = ground.path().join("rules");
-        fs::create_dir_all(root.join("..2024_1/sub")).unwrap();
-        fs::write(ground.path().join("secret"), "secret").unwrap();
-        fs::write(root.join("plain"), "plain").unwrap();
-        fs::write(root.join("..2024_1/a"), "mounted").unwrap();
-        let link = |target: &str, name: &str| symlink(target, root.join(name)).unwrap();
-        link("..2024_1", "..data");
-        link("..data/a", "a");
-        link("..data/sub/../../plain", "around");
-        link("./plain", "here");
-        link("../secret", "out");
-        link("..data/../../secret", "out-by-two");
-        link("../rules/plain", "out-and-in");
-        link("plain/../../secret", "through-a-file");
-        link("nothing", "nowhere");
-        link("loop", "loop");
-        link("/proc/self/status", "process");
-        symlink(root.join("plain"), root.join("absolute")).unwrap();
-        check(&root, "plain", Ok("plain"));
-        check(&root, "a", Ok("mounted"));
-        check(&root, "around", Ok("plain"));
-        check(&root, "here", Ok("plain"));
-        for outside in ["out", "out-by-two", "out-and-in", "absolute", "process"] {
-            check(&root, outside, Err(Errno::XDEV));
-        }
-        check(&root, "through-a-file", Err(Errno::NOTDIR));
-        check(&root, "nowhere", Err(Errno::NOENT));
-        check(&root, "missing", Err(Errno::NOENT));
-        check(&root, "loop", Err(Errno::LOOP));
-    }
-
-    #[test]
-    fn reads_only_regular_files_and_never_blocks() {
-        let ground = tempfile::tempdir().unwrap();
-        let path = |name: &str| ground.path().join(name);
-        let mode = Mode::from_raw_mode(0o600);
-        mknodat(CWD, path("pipe"), FileType::Fifo, mode, 0).unwrap();
-        let _socket = UnixListener::bind(path("socket")).unwrap();
-        fs::create_dir(path("directory")).unwrap();
-        symlink("pipe", path("link")).unwrap();
-        symlink(".", path("dot")).unwrap();
-        let mut names = vec!["pipe", "socket", "directory", "link", "dot", "directory/.."];
-        // Requires root.
-        let null = rustix::fs::makedev(1, 3);
-        if mknodat(CWD, path("device"), FileType::CharacterDevice, mode, null).is_ok() {
-            names.push("device");
-        }
-        for name in names {
-            let why = beneath(&path(name)).map(drop).unwrap_err().to_string();
-            assert_eq!(why, "not a regular file", "{name}");
-        }
-    }
-}

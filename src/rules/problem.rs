@@ -11,8 +11,7 @@ use crate::terms::is_deceptive;
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The severity.
-    pub severity: Severity,
+    pub(crate) severity: Severity,
     /// The position; line 0 means the file or directory itself.
     pub position: Position,
     /// The message, with the offending value. Lower case, no full stop.
@@ -39,9 +38,9 @@ pub struct Excerpt {
     /// The text, without its line end.
     pub text: Box<str>,
     /// Characters of the line cut off before the text.
-    pub skipped: u32,
+    pub(crate) skipped: u32,
     /// Length of the span in characters, from the position; at least 1.
-    pub width: u32,
+    pub(crate) width: u32,
 }
 
 impl Problem {

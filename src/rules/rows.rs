@@ -14,7 +14,6 @@ pub struct Rows {
     rows: HashTable<RowStart>,
 }
 
-/// The start of a key in the bytes, and its number.
 #[derive(Clone, Copy, Debug)]
 struct RowStart {
     start: u32,
@@ -25,7 +24,6 @@ struct RowStart {
 pub(super) enum NotAdded {
     /// A duplicate of the key with this index in insertion order, from 0.
     Known(usize),
-    /// No space left.
     Full,
 }
 
@@ -75,7 +73,7 @@ impl Rows {
     }
 
     /// Returns a short fingerprint of the rows, and of what their numbers mean.
-    pub fn fingerprint(&self, meaning: impl Hash) -> String {
+    pub(crate) fn fingerprint(&self, meaning: impl Hash) -> String {
         let rows = self.rows.iter().map(|row| FixedState::default().hash_one((row.start, row.number)));
         let rows = rows.fold(0, |all, row| all ^ row);
         format!("{:016x}", rows ^ FixedState::default().hash_one((&self.bytes, meaning)))
@@ -136,36 +134,4 @@ fn hash<'v>(values: impl Iterator<Item = &'v [u8]>) -> u64 {
         hasher.write(value);
     }
     hasher.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{NotAdded, Rows};
-
-    #[test]
-    fn finds_number_of_known_keys_only() {
-        let mut rows = Rows::default();
-        let keys: Vec<[String; 2]> = (0..3_000)
-            .map(|number: u32| [format!("org-{}", number % 50), "u".repeat(number as usize / 50)])
-            .collect();
-        for (number, key) in (1..).zip(&keys) {
-            assert_eq!(rows.insert(key.iter().map(String::as_str), number), Ok(()));
-        }
-        for (index, key) in keys.iter().enumerate() {
-            let number = u32::try_from(index).unwrap() + 1;
-            assert_eq!(rows.number_of(key.iter().map(String::as_str)), Some(number), "{key:?}");
-            let again = rows.insert(key.iter().map(String::as_str), 9);
-            assert_eq!(again, Err(NotAdded::Known(index)));
-        }
-        // The same text split elsewhere, a single value, an extra value.
-        for other in
-            [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]]
-        {
-            let known = rows.number_of(other.iter().copied());
-            assert!(known.is_none() || other.len() != 2, "{other:?}: {known:?}");
-        }
-        assert_eq!(rows.len(), 3_000);
-        assert!(Rows::default().number_of(["x"].into_iter()).is_none());
-        assert!(rows == rows.clone() && rows != Rows::default());
-    }
 }

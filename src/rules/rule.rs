@@ -97,7 +97,7 @@ impl Rule {
     }
 
     /// Whether the rule limits concurrency: it counts work in progress, whatever that costs.
-    pub fn counts_work(&self) -> bool {
+    pub(crate) fn counts_work(&self) -> bool {
         self.expires.is_some()
     }
 
@@ -139,7 +139,7 @@ pub(super) fn text(value: Option<impl fmt::Display>) -> String {
 }
 
 /// Returns the name of the rule that has a shadow rule of this name.
-pub fn candidate_of(name: &str) -> Option<&str> {
+pub(crate) fn candidate_of(name: &str) -> Option<&str> {
     name.strip_suffix(CANDIDATE)
 }
 
@@ -203,7 +203,7 @@ pub struct Allowance {
     /// The quota.
     pub quota: Quota,
     /// The rate in the notation of rules, such as `5/min`, for refused callers; `None` for concurrency.
-    pub rate: Option<Box<str>>,
+    pub(crate) rate: Option<Box<str>>,
     /// The treatment of requests beyond the quota.
     pub over: OverTreatment,
     /// How far CHARGE may go below zero, in units of the rule.
@@ -239,8 +239,7 @@ impl Limit {
         Limit { allowances: vec![Some(Allowance::new(quota))], ..Limit::unlimited() }
     }
 
-    /// Makes a limit that refuses nothing.
-    pub fn unlimited() -> Limit {
+    pub(crate) fn unlimited() -> Limit {
         Limit { allowances: vec![None], refused: RefusedCost::Free, block: None, soft_for: None }
     }
 
@@ -292,7 +291,7 @@ impl From<token_bucket::TokenBucketQuota> for Limit {
 
 impl Allowance {
     /// Makes an allowance that refuses requests beyond the quota, and lets CHARGE go one limit below zero.
-    pub fn new(quota: Quota) -> Allowance {
+    pub(crate) fn new(quota: Quota) -> Allowance {
         let max_debt = quota.limit();
         let rate = (!matches!(quota, Quota::Concurrency(_))).then(|| quota.format_rate().into());
         Allowance { quota, rate, over: OverTreatment::Refuse, max_debt }

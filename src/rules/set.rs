@@ -15,7 +15,7 @@ pub struct Domain {
     contents: DomainContents,
     /// The names of the parts of all `shed` entries.
     shedder_names: Vec<Box<str>>,
-    index: Index,
+    pub(super) index: Index,
 }
 
 /// The contents of a domain.
@@ -78,7 +78,7 @@ impl Domain {
     }
 
     /// Whether rules use the value of an attribute other than as a plain part of a key.
-    pub fn looks_at(&self, attribute: &str) -> bool {
+    pub(crate) fn looks_at(&self, attribute: &str) -> bool {
         let in_conditions = |conditions: &[Condition]| {
             let looks = |condition: &Condition| !condition.any_of.iter().all(Pattern::is_any);
             conditions.iter().any(|condition| *condition.attribute == *attribute && looks(condition))
@@ -120,7 +120,7 @@ impl Domain {
     }
 
     /// Returns the number of a part of an entry of [`Domain::sheds`]. Parts are numbered after list entries.
-    pub fn shedder(&self, entry: usize, part: ShedPart) -> u32 {
+    pub(crate) fn shedder(&self, entry: usize, part: ShedPart) -> u32 {
         let number = self.contents.rules.len()
             + self.contents.lists.len()
             + entry * ShedPart::ALL.len()
@@ -129,7 +129,7 @@ impl Domain {
     }
 
     /// Returns the name of a shed controller by its number, such as `web/workers`.
-    pub fn shedder_name(&self, number: u32) -> Option<&str> {
+    pub(crate) fn shedder_name(&self, number: u32) -> Option<&str> {
         let behind = (number as usize).checked_sub(self.contents.rules.len() + self.contents.lists.len())?;
         self.shedder_names.get(behind).map(|name| &**name)
     }
@@ -140,44 +140,14 @@ impl Domain {
     }
 
     /// Returns the entries of `prioritize` in file order.
-    pub fn prioritize(&self) -> &[Prioritize] {
+    pub(crate) fn prioritize(&self) -> &[Prioritize] {
         &self.contents.priorities.prioritize
     }
 
-    /// Returns the priority of a request: the requested one if the domain has it, else that of the first
-    /// matching entry of `prioritize`, else the lowest. `None` if the domain has no priorities.
+    /// Returns the priority of a request; see [`Domain::priority_index`].
     pub fn priority<'d>(&'d self, requested: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
         let index = self.priority_index(requested, selection)?;
         self.contents.priorities.names.get(index).map(|name| &**name)
-    }
-
-    /// Returns the index of that priority in [`Domain::priorities`].
-    pub fn priority_index(&self, requested: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
-        let names = &self.contents.priorities.names;
-        let known = requested.and_then(|requested| names.iter().position(|name| **name == *requested));
-        known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
-    }
-
-    /// Finds the rules and list entries, disabled ones included, that match these attributes and stores their
-    /// numbers in `matching`: rules in file order, then entries as in [`Domain::lists`]. The first value of a
-    /// name counts; an empty one is absent.
-    #[inline(always)]
-    pub fn select<'a>(
-        &self,
-        attributes: &[(&'a str, &'a str)],
-        selection: &mut Selection<'a>,
-        matching: &mut Vec<u32>,
-    ) {
-        self.index.select(attributes, selection, matching);
-    }
-
-    /// Returns the values of a matching rule's key as sent, in the order of the key.
-    pub fn key_values<'s, 'a>(
-        &'s self,
-        rule: u32,
-        selection: &'s Selection<'a>,
-    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
-        self.index.key_values(rule, selection)
     }
 
     /// Whether the rule's key has no transformations.
@@ -193,13 +163,8 @@ impl Domain {
         scratch: &'s mut KeyScratch,
     ) -> &'s KeyScratch {
         let key = self.contents.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
-        scratch.fill(key.iter().map(|part| part.transform).zip(self.index.key_values(rule, selection)));
+        scratch.fill(key.iter().map(|part| part.transform).zip(self.key_values(rule, selection)));
         scratch
-    }
-
-    /// Returns the allowance number of the rule's first override that matches.
-    pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
-        self.index.override_of(rule, selection)
     }
 
     /// Returns the allowance number of a matching rule for a request: that of the row of its transformed key,
@@ -234,7 +199,6 @@ impl Domain {
         missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
     }
 
-    /// Returns the conditions and the key of a rule or list entry.
     pub(super) fn asks(&self, number: u32) -> Option<(&[Condition], &[KeyPart])> {
         match self.contents.rules.get(number as usize) {
             Some(rule) => Some((&rule.conditions, &rule.key)),
@@ -250,12 +214,10 @@ pub struct NamedItem<'d> {
     pub domain: &'d str,
     /// The name in the domain: `per-user`, `web/workers`.
     pub name: &'d str,
-    /// The kind of item.
-    pub kind: NamedKind<'d>,
+    pub(crate) kind: NamedKind<'d>,
     /// The mode: as written, or of the rules in force the effective one.
     pub mode: Mode,
-    /// Its position in the files.
-    pub position: &'d Position,
+    pub(crate) position: &'d Position,
 }
 
 /// The kind of a named item.
@@ -301,7 +263,7 @@ impl NotItsKey {
 
 impl Domain {
     /// Returns all named items: rules in file order, those of descriptors, list entries, parts of `shed`.
-    pub fn named(&self) -> impl Iterator<Item = NamedItem<'_>> {
+    pub(crate) fn named(&self) -> impl Iterator<Item = NamedItem<'_>> {
         let item = |name, kind, mode, position| NamedItem { domain: self.name(), name, kind, mode, position };
         let rules = (0u32..).zip(&self.contents.rules).map(move |(number, rule)| {
             item(&*rule.name, NamedKind::Rule(number, rule), rule.mode, &rule.position)
@@ -324,7 +286,7 @@ impl Domain {
     ///
     /// # Errors
     /// They identify no key of the rule, or more than one.
-    pub fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
+    pub(crate) fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
         if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
             return Err(NotItsKey::empty(name));
         }

@@ -14,14 +14,12 @@ use super::{Mode, Position};
 pub struct Shed {
     /// The pool, shed in one domain only.
     pub pool: Box<str>,
-    /// Its position in the files.
-    pub position: Position,
+    pub(crate) position: Position,
     /// The number of slots if the processes do not report it.
-    pub slots: Option<u32>,
-    /// The grouping of requests by caller.
-    pub callers: CallerGrouping,
+    pub(crate) slots: Option<u32>,
+    pub(crate) callers: CallerGrouping,
     /// Refuses requests that have waited too long.
-    pub queue_age: Option<QueueAge>,
+    pub(crate) queue_age: Option<QueueAge>,
     /// Sheds gradually and by priority while workers are busy.
     pub workers: Option<Workers>,
     /// Sheds immediately and by priority while requests queue.
@@ -29,55 +27,52 @@ pub struct Shed {
     /// Reserves slots for the highest priorities.
     pub fleet: Option<FleetReserve>,
     /// Signals, in file order.
-    pub signals: Vec<SignalRule>,
+    pub(crate) signals: Vec<SignalRule>,
 }
 
 /// The grouping of requests by caller: one caller is shed or allowed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerGrouping {
     /// The first of these attributes that a request has identifies its caller.
-    pub by: Vec<Box<str>>,
+    pub(crate) by: Vec<Box<str>>,
     /// The time after which all shed callers have been replaced by others.
-    pub rotate: Duration,
+    pub(crate) rotate: Duration,
 }
 
 /// The `queue_age` part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueAge {
-    /// The mode.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// Maximum queue age of all but the highest priority.
-    pub others: Duration,
+    pub(crate) others: Duration,
     /// Maximum queue age of the highest priority.
-    pub critical: Duration,
+    pub(crate) critical: Duration,
 }
 
 /// The `workers` part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workers {
-    /// The mode.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// The share of busy slots, in thousandths, below which the shed probability falls.
-    pub good: u16,
+    pub(crate) good: u16,
     /// The share of busy slots, in thousandths, above which it rises.
-    pub bad: u16,
+    pub(crate) bad: u16,
     /// Time from rest to the first refusal at full load.
-    pub after: Duration,
+    pub(crate) after: Duration,
     /// Time from the first refusal to the last at full load.
-    pub full: Duration,
+    pub(crate) full: Duration,
     /// The decrease per second between `good` and `bad`, as numerator and denominator.
-    pub leak: (u32, u32),
+    pub(crate) leak: (u32, u32),
     /// Whether the highest priority is also shed, last.
-    pub shed_critical: bool,
+    pub(crate) shed_critical: bool,
     /// The controller as published: no leak, and a new random number for each request.
-    pub stripe_exact: bool,
+    pub(crate) stripe_exact: bool,
 }
 
 /// The `brake` part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrakeRule {
-    /// The mode.
-    pub mode: Mode,
+    pub(crate) mode: Mode,
     /// Share of the slots, in thousandths, that each priority may use while the brake is on: from the lowest
     /// priority to the second highest.
     pub bands: Vec<u16>,
@@ -98,14 +93,13 @@ pub struct FleetReserve {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalRule {
     /// The name: a signal of the machine, or one that the application pushes.
-    pub name: Box<str>,
-    /// The source of its samples.
-    pub source: SignalSource,
+    pub(crate) name: Box<str>,
+    pub(crate) source: SignalSource,
     /// Whether it counts as utilization, or is only shown.
-    pub counts: bool,
+    pub(crate) counts: bool,
     /// Samples and their utilization in thousandths: rising, linear in between, constant outside. Samples of
     /// `accept_queue` are waiting connections, all others thousandths.
-    pub map: Vec<(u32, u16)>,
+    pub(crate) map: Vec<(u32, u16)>,
 }
 
 /// The source of a signal.
@@ -157,7 +151,7 @@ impl ShedPart {
 
 impl Shed {
     /// Returns the mode of a part; `None` if absent.
-    pub fn mode(&self, part: ShedPart) -> Option<Mode> {
+    pub(crate) fn mode(&self, part: ShedPart) -> Option<Mode> {
         match part {
             ShedPart::Fleet => self.fleet.as_ref().map(|reserve| reserve.mode),
             ShedPart::Brake => self.brake.as_ref().map(|brake| brake.mode),
@@ -167,12 +161,12 @@ impl Shed {
     }
 
     /// Returns the present parts in order of evaluation, with their modes.
-    pub fn parts(&self) -> impl Iterator<Item = (ShedPart, Mode)> + '_ {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (ShedPart, Mode)> + '_ {
         ShedPart::ALL.into_iter().filter_map(|part| Some((part, self.mode(part)?)))
     }
 
     /// Returns the rule name of a part in replies and metrics: `web/workers`.
-    pub fn rule_name(&self, part: ShedPart) -> String {
+    pub(crate) fn rule_name(&self, part: ShedPart) -> String {
         format!("{}/{part}", self.pool)
     }
 

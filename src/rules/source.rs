@@ -18,14 +18,12 @@ pub struct Source {
     quotable: bool,
 }
 
-/// The name and text of a table.
 pub(super) type NamedTable = (String, String);
 
 /// Where tables that the file names are looked up.
 #[derive(Debug)]
 enum TableLookup {
     Nothing,
-    /// The directory of the file.
     Directory(PathBuf),
     /// Tables saved together with the file.
     Kept(Arc<[NamedTable]>),
@@ -37,7 +35,7 @@ pub struct UnreadableFile {
     /// The error.
     pub problem: Box<Problem>,
     /// The part of the text that could be decoded.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl UnreadableFile {
@@ -49,14 +47,12 @@ impl UnreadableFile {
 /// A span in a text. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 pub struct Span {
-    /// The line.
-    pub line: u32,
-    /// The column.
-    pub column: u32,
+    pub(crate) line: u32,
+    pub(crate) column: u32,
     /// Length in characters.
-    pub width: u32,
+    pub(crate) width: u32,
     /// Byte offset in the text.
-    pub byte: u32,
+    pub(crate) byte: u32,
 }
 
 impl Span {
@@ -125,7 +121,7 @@ impl Source {
     }
 
     /// Returns the directory of the file; `None` for a text from elsewhere.
-    pub fn directory(&self) -> Option<&Path> {
+    pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.table_lookup {
             TableLookup::Directory(directory) => Some(directory),
             TableLookup::Nothing | TableLookup::Kept(_) => None,
@@ -147,8 +143,7 @@ impl Source {
         }
     }
 
-    /// Returns the name of the file.
-    pub fn file(&self) -> &Arc<str> {
+    pub(crate) fn file(&self) -> &Arc<str> {
         &self.file
     }
 
@@ -162,14 +157,13 @@ impl Source {
         u32::try_from(start + before).unwrap_or(u32::MAX)
     }
 
-    /// Returns the position of a span.
-    pub fn position(&self, at: Span) -> Position {
+    pub(crate) fn position(&self, at: Span) -> Position {
         Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
     /// contain text of the file.
-    pub fn problem(&self, severity: Severity, at: Span, message: String, help: String) -> Problem {
+    pub(crate) fn problem(&self, severity: Severity, at: Span, message: String, help: String) -> Problem {
         let position = self.position(at);
         if !self.quotable {
             let (message, help) = (WITHHELD.to_owned(), WITHHELD_HELP.to_owned());
@@ -189,23 +183,19 @@ pub struct Report<'s> {
 }
 
 impl<'s> Report<'s> {
-    /// Makes an empty report.
-    pub fn new(source: &'s Source) -> Report<'s> {
+    pub(crate) fn new(source: &'s Source) -> Report<'s> {
         Report { source, problems: Vec::new(), errors: 0 }
     }
 
-    /// Returns the file.
-    pub fn source(&self) -> &'s Source {
+    pub(crate) fn source(&self) -> &'s Source {
         self.source
     }
 
-    /// Reports an error.
-    pub fn error(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn error(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
         self.note(Severity::Error, at, message.into(), help.into());
     }
 
-    /// Reports a warning.
-    pub fn warning(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn warning(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
         self.note(Severity::Warning, at, message.into(), help.into());
     }
 
@@ -241,13 +231,12 @@ impl<'s> Report<'s> {
         self.problems.extend(problems);
     }
 
-    /// Returns the number of errors so far.
-    pub fn errors(&self) -> usize {
+    pub(crate) fn errors(&self) -> usize {
         self.errors
     }
 
     /// Returns all problems in file order.
-    pub fn into_problems(mut self) -> Vec<Problem> {
+    pub(crate) fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
         self.problems
     }

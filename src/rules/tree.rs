@@ -4,15 +4,15 @@
 //! `key_value`, else the first pattern in file order that matches `key_value`, else a node named by the key
 //! alone. There is no backtracking to the subtrees that such a node hides.
 
-mod level;
-
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayString, ArrayVec};
+use hashbrown::HashTable;
 
+use super::names::hash;
+use super::prefixes::Prefixes;
 use super::source::Span;
-use super::{KeyPart, Position, Rule};
-use level::{MatchedBy, TreeLevel};
+use super::{Glob, KeyPart, Position, Rule};
 
 /// The descriptor tree of a domain.
 #[derive(Debug, Default)]
@@ -93,18 +93,18 @@ impl Tree {
     }
 
     /// Returns the text of every node: `key_value`, or the key alone; may contain stars.
-    pub fn texts(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| &*node.text)
     }
 
     /// Returns the number of nodes, including those without a limit.
-    pub fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
     /// Returns the texts of the nodes from the root to the node of a rule: `key_value`, or the key alone.
     /// `None` if the rule is not from this tree.
-    pub fn path(&self, rule: u32) -> Option<Vec<&str>> {
+    pub(crate) fn path(&self, rule: u32) -> Option<Vec<&str>> {
         let path = &self.limiting(rule)?.path;
         Some(path.iter().map(|node| &*node_at(&self.nodes, *node).text).collect())
     }
@@ -209,6 +209,97 @@ fn number_of(name: &str, names: &mut super::names::RuleNames) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 
+/// The children of one node: found by text, then by the first matching pattern, looked up by prefix.
+#[derive(Debug, Default)]
+struct TreeLevel {
+    /// All children, including patterns, as a request may carry the text of a pattern.
+    exact: HashTable<u32>,
+    patterns: Option<Box<Patterns>>,
+}
+
+/// Children with a star, in file order.
+#[derive(Debug)]
+struct Patterns {
+    globs: Vec<(Glob, u32)>,
+    starts: Prefixes<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MatchedBy {
+    Text,
+    Pattern,
+}
+
+impl TreeLevel {
+    fn new(nodes: &[TreeNode], numbers: &[u32]) -> TreeLevel {
+        let text = |number: u32| &*node_at(nodes, number).text;
+        let mut exact = HashTable::with_capacity(numbers.len());
+        let mut globs = Vec::new();
+        for number in numbers {
+            let own = text(*number);
+            exact
+                .entry(hash(own), |known| text(*known) == own, |known| hash(text(*known)))
+                .or_insert(*number);
+            if own.contains('*') {
+                globs.push((Glob::without_escapes(own), *number));
+            }
+        }
+        let patterns = (!globs.is_empty()).then(|| Box::new(Patterns::new(globs)));
+        TreeLevel { exact, patterns }
+    }
+
+    #[inline]
+    fn child<'n>(&self, nodes: &'n [TreeNode], key: &str, value: &str) -> Option<(&'n TreeNode, MatchedBy)> {
+        if self.exact.is_empty() {
+            return None;
+        }
+        let mut text = ArrayString::<TEXT_BYTES_MAX>::new();
+        let fits = [key, "_", value].iter().all(|part| text.try_push_str(part).is_ok());
+        let by_value = if fits {
+            self.by_value(nodes, &text)
+        } else {
+            // Longer than the wire protocol allows.
+            self.by_value(nodes, &format!("{key}_{value}"))
+        };
+        by_value.or_else(|| Some((self.by_text(nodes, key)?, MatchedBy::Text)))
+    }
+
+    fn by_value<'n>(&self, nodes: &'n [TreeNode], text: &str) -> Option<(&'n TreeNode, MatchedBy)> {
+        if let Some(node) = self.by_text(nodes, text) {
+            return Some((node, MatchedBy::Text));
+        }
+        let number = self.patterns.as_ref()?.first(text)?;
+        Some((node_at(nodes, number), MatchedBy::Pattern))
+    }
+
+    #[inline]
+    fn by_text<'n>(&self, nodes: &'n [TreeNode], text: &str) -> Option<&'n TreeNode> {
+        let is = |number: &u32| *node_at(nodes, *number).text == *text;
+        Some(node_at(nodes, *self.exact.find(hash(text), is)?))
+    }
+}
+
+impl Patterns {
+    fn new(globs: Vec<(Glob, u32)>) -> Patterns {
+        let start = |glob: &Glob| glob.ends().map_or(Vec::new(), |(start, ..)| start.as_bytes().to_vec());
+        let starts = Prefixes::new(globs.iter().map(|(glob, _)| start(glob)).zip(0..).collect());
+        Patterns { globs, starts }
+    }
+
+    /// Returns the first pattern in file order that matches. Equal prefixes are tested in turn.
+    fn first(&self, text: &str) -> Option<u32> {
+        #[allow(clippy::indexing_slicing, reason = "the places are those of the patterns")]
+        let pattern = |index: usize| &self.globs[index];
+        let mut first: Option<usize> = None;
+        self.starts.any(text.as_bytes(), |indices| {
+            let sooner = indices.iter().copied().take_while(|index| first.is_none_or(|first| *index < first));
+            first = { sooner }.find(|index| pattern(*index).0.matches(text)).or(first);
+            first == Some(0)
+        });
+        Some(pattern(first?).1)
+    }
+}
+
 /// The hits of one request, in the order of the rules.
 pub type NodeHits = ArrayVec<NodeHit, DESCRIPTORS_MAX>;
 
@@ -262,7 +353,7 @@ impl Tree {
     }
 
     /// Returns the descriptors that share the state of a hit, as bits: the lowest is the first descriptor.
-    pub fn descriptors_of<'d, 'a: 'd>(
+    pub(crate) fn descriptors_of<'d, 'a: 'd>(
         &self,
         hit: &NodeHit,
         descriptors: impl Iterator<Item = &'d [(&'a str, &'a str)]> + Clone,
@@ -386,3 +477,6 @@ const RULE_BYTES_MAX: usize = 255;
 
 /// A tilde and eight digits.
 const DIGEST_BYTES: usize = 9;
+
+/// The longest key and value on the wire, and the `_` between them.
+const TEXT_BYTES_MAX: usize = 64 + 1 + 1_024;

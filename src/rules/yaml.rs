@@ -16,7 +16,7 @@ use super::source::{Source, Span};
 #[derive(Clone, Debug, PartialEq)]
 pub struct YamlNode {
     /// The span of the value, or of the alias that inserted it.
-    pub at: Span,
+    pub(crate) at: Span,
     /// The parsed value.
     pub value: Value,
 }
@@ -90,7 +90,7 @@ pub fn read(source: &Source) -> Result<YamlNode, Box<Problem>> {
 
 impl YamlNode {
     /// Names the type of the value, for messages.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
             Value::Scalar(ScalarKind::Text, _) => "a text",

@@ -21,7 +21,6 @@ pub(super) struct BlockSettings {
     /// Hosts with the same rules; `None` if unknown.
     pub(super) hosts: Option<u32>,
     pub(super) memory_bytes_max: u64,
-    /// The tables of all rules.
     pub(super) kinds: KindsInUse,
 }
 

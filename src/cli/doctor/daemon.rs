@@ -68,7 +68,6 @@ fn answers(socket: &Path, running: Option<&RunningDaemon>) -> Option<Finding> {
     })
 }
 
-/// Returns the state of a process, as the kernel names it.
 fn state(pid: u32) -> &'static str {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     match stat.rsplit(") ").next().and_then(|fields| fields.chars().next()) {

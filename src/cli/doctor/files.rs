@@ -27,7 +27,6 @@ pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) 
     }
 }
 
-/// Checks the rules, read as by the daemon.
 pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     const WHAT: &str = "rules";
     let loaded = rules::read_scoped(path, scopes);

@@ -206,7 +206,6 @@ impl User {
         Some(User { name: name_in(USERS_FILE, uid), uid, gids })
     }
 
-    /// Looks up a user by name or number.
     pub(super) fn named(name: &str) -> Result<User, Finding> {
         let [users, groups] =
             [USERS_FILE, GROUPS_FILE].map(|file| std::fs::read_to_string(file).unwrap_or_default());

@@ -375,7 +375,6 @@ fn signed(number: &str) -> Result<i64, ValueProblem> {
     Ok(if number.starts_with('-') { -i64::from(magnitude) } else { i64::from(magnitude) })
 }
 
-/// Parses the name of a session, a pool or a lease.
 fn name(text: &str) -> Result<String, ValueProblem> {
     if is_name(text) {
         return Ok(text.to_owned());

@@ -8,7 +8,6 @@ use crate::rules::values::{AttributeName, VALUE_BYTES_MAX};
 use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Condition, Network, Pattern};
 
-/// Reads the attributes of `match`.
 pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Condition>> {
     let pairs = Mapping(node).pairs();
     if pairs.len() > CONDITIONS_MAX {
@@ -180,7 +179,6 @@ impl Values<'_> {
         })
     }
 
-    /// Warns of combinations of values.
     fn doubt(&self, node: &YamlNode, report: &mut Report<'_>) {
         let attribute = shown(self.attribute);
         let any = self.condition.any_of.iter().any(Pattern::is_any);

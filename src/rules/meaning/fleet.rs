@@ -38,7 +38,6 @@ impl DefaultScope {
         own.map_or(self, |scope| DefaultScope { scope, by: ScopeSource::Defaults, ..self })
     }
 
-    /// Names the source of the scope, for messages.
     fn asks(self) -> &'static str {
         match self.by {
             ScopeSource::Rule => "`scope: fleet`",

@@ -31,9 +31,7 @@ pub(super) struct OverridesReader<'k> {
 /// The numbers of one override, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OverrideNumbers {
-    /// Of a rule of `limits`.
     Rate(OverrideQuota),
-    /// Of a rule of `concurrency`.
     Max(Max),
 }
 
@@ -274,7 +272,6 @@ fn check_file_name(name: &str) -> Result<(), ValueProblem> {
     Ok(())
 }
 
-/// The quota of one override, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OverrideQuota {
     pub(super) rate: WrittenRate,

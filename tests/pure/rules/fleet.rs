@@ -1,10 +1,10 @@
 //! The scope of a rule, how a fleet shares it, and the bound of requests allowed past a budget.
 
 use tidegate::fleet::counters::FleetView;
-use tidegate::limit::Quota;
 use tidegate::limit::share::Fallback;
+use tidegate::limit::{Quota, Rate};
 use tidegate::rules::{
-    FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
+    CellRate, FleetBound, FleetSettings, Loaded, OnMiss, Rule, Scope, Scopes, read_scoped, read_text,
 };
 
 use super::problems::folder;
@@ -227,5 +227,76 @@ fn a_partition_admits_more_by_the_hosts_cut_off() {
     ] {
         let view = FleetView { is_needed, is_linked, hosts, alive, ..FleetView::default() };
         assert_eq!(view.cut_off(), cut_off, "{view:?}");
+    }
+}
+
+#[test]
+fn rate_is_micro_tokens_per_microsecond() {
+    const SECOND: u64 = 1_000_000_000;
+    for (count, period, expected) in [
+        (1_000, SECOND, Some((1_000, 1))),
+        (10, 3_600 * SECOND, Some((1, 360))),
+        (7, 3 * SECOND, Some((7, 3))),
+        (1, 366 * 86_400 * SECOND, Some((1, 31_622_400))),
+        (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
+        (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
+        (2_000_000_000, SECOND, None),
+        // Too many parts of a token.
+        (1_000_000_007, 30 * 86_400 * SECOND, None),
+        // The product alone is below 2⁵³, but not together with a remainder.
+        (999_999_937, 5_000_000 * SECOND, None),
+        (999_999_937, 4_000_000 * SECOND, Some((999_999_937, 4_000_000))),
+        // A period that is not a whole number of microseconds needs smaller parts of a token.
+        (3, 1_000_000_500, Some((2_000_000, 666_667))),
+    ] {
+        let rate = Rate::new(count, period).unwrap();
+        let found = CellRate::of(rate).map(|rate| (rate.num(), rate.den()));
+        assert_eq!(found, expected, "{rate}");
+    }
+}
+
+/// The rate and the burst that a region of this weight, in thousandths, has of a bucket; and the debt that it allows.
+fn part(rate: &str, burst: u32, weight: u16) -> (String, u32, u32) {
+    let fields = format!("name: a, key: [u], rate: {rate}, burst: {burst}, scope: fleet");
+    let scopes = Scopes { weight: Some(weight), ..Scopes::default() };
+    let loaded = read_with_scopes(&format!("domain: api\nlimits:\n- {{{fields}}}\n"), &scopes);
+    assert!(!loaded.has_errors(), "{rate}: {:#?}", loaded.problems);
+    let allowance = loaded.domains[0].rules()[0].limit.allowance(0).unwrap();
+    let Quota::FleetBudget(share) = &allowance.quota else { panic!("{allowance:?}") };
+    (share.bucket().rate().to_string(), share.bucket().burst(), allowance.max_debt)
+}
+
+#[test]
+fn rounds_part_of_a_region_down_but_never_to_zero() {
+    for (rate, burst, weight, expected) in [
+        ("1000/s", 1_000, 250, ("250/s", 250)),
+        ("10/h", 10, 750, ("15/2h", 7)),
+        ("7/3s", 7, 500, ("7/6s", 3)),
+        ("7/3s", 3, 750, ("21/12s", 2)),
+        ("1/h", 3, 1, ("1/1000h", 1)),
+        ("1000/s", 1_000, 1_000, ("1000/s", 1_000)),
+        // Redis scripts cannot count the exact part.
+        ("999999937/4000000s", 1_000, 333, ("332999979/4000000s", 333)),
+    ] {
+        let (part, part_burst, _) = part(rate, burst, weight);
+        assert_eq!((&*part, part_burst), expected, "{weight} of {rate}");
+    }
+}
+
+#[test]
+fn scales_bucket_of_any_fill_time_to_its_part() {
+    for (rate, burst) in [
+        ("100/day", 200_000),
+        ("10/h", 500_000),
+        ("1/366day", 72),
+        ("999983/day", 200_000_000),
+        ("7/3day", 8_000),
+    ] {
+        for weight in [1, 333, 500, 999] {
+            let (_, part_burst, max_debt) = part(rate, burst, weight);
+            let most = (u64::from(burst) * u64::from(weight) / 1_000).max(1);
+            assert!(u64::from(part_burst) <= most, "{weight} of {rate}: {part_burst}");
+            assert!(max_debt <= part_burst, "{weight} of {rate}: {max_debt}");
+        }
     }
 }

@@ -95,6 +95,34 @@ fn compares_keys_of_several_attributes_as_counted() {
 }
 
 #[test]
+fn finds_only_whole_keys_among_thousands() {
+    let keys: Vec<[String; 2]> = (0..3_000)
+        .map(|number: usize| [format!("org-{}", number % 50), "u".repeat(1 + number / 50)])
+        .collect();
+    let rows = (1..).zip(&keys).map(|(number, [org, user])| format!("{org},{user},{number}/s\n"));
+    let table = format!("org,user,rate\n{}", rows.collect::<String>());
+    let fields = "key: [org, user], rate: unlimited";
+    let loaded = load(fields, table.as_bytes());
+    let domain = &loaded.domains[0];
+    let number_of = |[org, user]: [&str; 2]| {
+        let (mut selection, mut scratch) = (Selection::default(), Default::default());
+        let mut matching = Vec::new();
+        domain.select(&[("org", org), ("user", user)], &mut selection, &mut matching);
+        let key = domain.transformed_key(0, &selection, &mut scratch);
+        domain.allowance_of(0, &selection, key.values())
+    };
+    for (number, [org, user]) in (1..).zip(&keys) {
+        assert_eq!(number_of([org, user]), number, "{org} {user}");
+    }
+    // The same text split elsewhere.
+    for other in [["org-", "1u"], ["org-1u", "u"], ["u", "org-1"]] {
+        assert_eq!(number_of(other), 0, "{other:?}");
+    }
+    let twice = load(fields, format!("{table}org-7,u,1/s\n").as_bytes());
+    assert!(twice.problems[0].help.ends_with("the first is on line 9"), "{:#?}", twice.problems);
+}
+
+#[test]
 fn rows_precede_list_and_list_precedes_rule() {
     check(
         "key: [user], rate: 1/s, overrides: [{match: {plan: gold}, rate: 10/s}, {match: {user: 'a*'}, rate: 20/s}]",
