@@ -13,7 +13,7 @@ use super::finder::{Anchor, Finder, length_bit};
 use super::names::RuleNames;
 use super::{Condition, Domain, Glob, KeyPart, ListedEntry, Pattern, Priorities, Rule, fold};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     names: RuleNames,
     anchors: Vec<Anchors>,
@@ -50,14 +50,7 @@ impl Index {
         lists: &[ListedEntry],
         priorities: &Priorities,
     ) -> Index {
-        let mut index = Index {
-            names: RuleNames::default(),
-            anchors: Vec::new(),
-            always: Vec::new(),
-            plans: Vec::new(),
-            overrides: HashMap::new(),
-            prioritize: Vec::new(),
-        };
+        let mut index = Index::default();
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
             let plan = index.plan(&rule.conditions, &rule.key);
@@ -113,12 +106,23 @@ impl Index {
             .iter()
             .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
-        let frequency = Frequency::of(&wanted);
+        // The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
+        let mut frequency: HashMap<(AttributeId, Option<Anchor<'_>>), usize> = HashMap::new();
+        for IndexedRule { plan, choices, .. } in &wanted {
+            let anchors = choices.iter().flat_map(|(attribute, anchors)| {
+                anchors.iter().map(|(anchor, _)| (*attribute, Some(*anchor)))
+            });
+            for anchor in anchors.chain(plan.needed().map(|attribute| (attribute, None))) {
+                *frequency.entry(anchor).or_default() += 1;
+            }
+        }
+        let count = |attribute, anchor| frequency.get(&(attribute, anchor)).copied().unwrap_or_default();
         let mut by_value: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
             self.anchors.iter().map(|_| Vec::new()).collect();
         for IndexedRule { rule, plan, choices } in &wanted {
-            let rarest =
-                choices.iter().min_by_key(|(attribute, anchors)| frequency.of_anchors(*attribute, anchors));
+            let rarest = choices.iter().min_by_key(|(attribute, anchors)| {
+                anchors.iter().map(|(anchor, _)| count(*attribute, Some(*anchor))).sum::<usize>()
+            });
             if let Some((attribute, anchors)) = rarest {
                 let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
                 for (anchor, surely) in anchors {
@@ -127,7 +131,7 @@ impl Index {
                 }
                 continue;
             }
-            let rarest = plan.needed().min_by_key(|attribute| frequency.of_presence(*attribute));
+            let rarest = plan.needed().min_by_key(|attribute| count(*attribute, None));
             let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
             match rarest {
                 Some(attribute) => self.anchors[attribute].present.push(AnchoredRule { rule: *rule, surely }),
@@ -277,32 +281,6 @@ fn take_by_value(by_value: &Finder<AnchoredRule>, value: &str, rules: &mut Vec<u
         false
     });
     (candidates.lists, candidates.unsure)
-}
-
-/// The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
-struct Frequency<'r>(HashMap<(AttributeId, Option<Anchor<'r>>), usize>);
-
-impl<'r> Frequency<'r> {
-    fn of(wanted: &[IndexedRule<'r>]) -> Frequency<'r> {
-        let mut rules = HashMap::new();
-        for IndexedRule { plan, choices, .. } in wanted {
-            let anchors = choices.iter().flat_map(|(attribute, anchors)| {
-                anchors.iter().map(|(anchor, _)| (*attribute, Some(*anchor)))
-            });
-            for anchor in anchors.chain(plan.needed().map(|attribute| (attribute, None))) {
-                *rules.entry(anchor).or_default() += 1;
-            }
-        }
-        Frequency(rules)
-    }
-
-    fn of_anchors(&self, attribute: AttributeId, anchors: &[(Anchor<'r>, bool)]) -> usize {
-        anchors.iter().filter_map(|(anchor, _)| self.0.get(&(attribute, Some(*anchor)))).sum()
-    }
-
-    fn of_presence(&self, attribute: AttributeId) -> usize {
-        self.0.get(&(attribute, None)).copied().unwrap_or_default()
-    }
 }
 
 /// The number of an attribute that some rule uses.
