@@ -42,9 +42,6 @@ pub(crate) struct RecordingTotals {
     pub(crate) left_out: u64,
 }
 
-/// The descriptors of a request: alternating keys and values.
-type HashedDescriptors<'l> = Vec<Vec<Cow<'l, str>>>;
-
 impl RecordingWriter {
     /// Begins a recording that hashes all values except those of the attributes in `clear`. `now` is a time before
     /// the first event.
@@ -211,12 +208,13 @@ impl RecordingWriter {
         }
     }
 
-    /// Returns the descriptors with hashed values; `None`, after counting it, if the request exceeds a frame.
+    /// Returns the descriptors, each as alternating keys and hashed values; `None`, after counting it, if the request exceeds
+    /// a frame.
     fn hash<'d>(
         &mut self,
         payload: &[u8],
         descriptors: &DescriptorList<'d>,
-    ) -> Option<HashedDescriptors<'d>> {
+    ) -> Option<Vec<Vec<Cow<'d, str>>>> {
         let (mut hashed, mut bytes) = (Vec::new(), payload.len() + IDEM_GROWTH_BYTES);
         for pairs in descriptors.iter() {
             let mut texts = Vec::with_capacity(2 * pairs.len());

@@ -97,10 +97,7 @@ impl Index {
     }
 
     /// Anchors each rule to its rarest condition.
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "plans and anchors are there: a rule that hung nowhere would admit"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "the anchors are there: a rule without one would admit")]
     fn hang(&mut self, rules: &[(u32, &[Condition])]) {
         let wanted: Vec<IndexedRule<'_>> = rules
             .iter()
@@ -171,10 +168,7 @@ impl Domain {
             if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
                 continue;
             }
-            #[allow(
-                clippy::indexing_slicing,
-                reason = "each name has its anchors: what hangs there would admit"
-            )]
+            #[allow(clippy::indexing_slicing, reason = "each name has its anchors: none would admit")]
             let anchors = &index.anchors[attribute];
             candidates.take(&anchors.present);
             if anchors.lengths & length_bit(value) != 0

@@ -24,10 +24,7 @@ impl RuleNames {
 
     #[inline(never)]
     fn find_hashed(&self, name: &str) -> Option<usize> {
-        #[allow(
-            clippy::indexing_slicing,
-            reason = "they number names: a rule about one not found would admit"
-        )]
+        #[allow(clippy::indexing_slicing, reason = "they number names: a rule not found would admit")]
         let is = |number: &usize| *self.names[*number].1 == *name;
         self.numbers.find(hash(name), is).copied()
     }

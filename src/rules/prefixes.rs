@@ -61,10 +61,7 @@ impl<I> Prefixes<I> {
 
     /// Passes the items of the known prefixes of a text to `is_enough`, longest first, until it returns true.
     #[inline]
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "the numbers are those of nodes: what is not found would admit"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "the numbers are those of nodes: a lost one would admit")]
     pub(super) fn any(&self, text: &[u8], mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
         // Empty pieces are not compared, as in [`Glob`](super::Glob).
         let rest = match &*self.common {

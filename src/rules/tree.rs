@@ -111,10 +111,7 @@ impl Tree {
 
     /// Returns the key values of a hit: for each entry of the descriptor that it was found for, the key and
     /// the value, or the pattern instead of a value if all its matches share a state.
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "the hit was found for it: counted apart, each value would have it all"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "it was found: counted apart, each value would have it all")]
     pub fn key_values<'s, 'a: 's>(
         &'s self,
         hit: Hit,
@@ -175,10 +172,7 @@ impl Tree {
             self.nodes.push(node);
             // A parent precedes its children, also in the order of the rules.
             let below = self.grow(branch.branches, path, names);
-            #[allow(
-                clippy::indexing_slicing,
-                reason = "it has just been put there: what is below would be lost"
-            )]
+            #[allow(clippy::indexing_slicing, reason = "it is there: what is below would be lost")]
             {
                 self.nodes[number as usize].below = below;
             }
@@ -197,10 +191,7 @@ impl TreeNode {
 }
 
 #[inline]
-#[allow(
-    clippy::indexing_slicing,
-    reason = "the numbers are those of nodes: one that is not found limits nothing"
-)]
+#[allow(clippy::indexing_slicing, reason = "the numbers are those of nodes: a lost one would limit nothing")]
 fn node_at(nodes: &[TreeNode], number: u32) -> &TreeNode {
     &nodes[number as usize]
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::Timestamp;
-use crate::engine::Totals;
+use crate::engine::{Totals, VerdictTotals};
 use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
@@ -13,16 +13,10 @@ pub(super) struct StepCounts {
     first: Option<Timestamp>,
     /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
-    ends: Vec<StepTotals>,
-    /// Index of each rule in `Sums::rules`.
+    /// For each step the counts of decisions, then those of each rule.
+    ends: Vec<Vec<[u64; 3]>>,
+    /// The index of each rule in these.
     places: HashMap<(Box<str>, Box<str>), usize>,
-}
-
-/// Counts since the beginning.
-#[derive(Clone, Debug, Default)]
-struct StepTotals {
-    verdicts: [u64; 3],
-    rules: Vec<[u64; 3]>,
 }
 
 impl StepCounts {
@@ -71,29 +65,27 @@ impl StepCounts {
 
     /// Requests allowed (including waits), limited or denied, and shed, in each step.
     pub(super) fn verdicts(&self) -> Vec<[u64; 3]> {
-        apart(self.ends.iter().map(|sums| sums.verdicts).collect())
+        self.in_each_step(0)
     }
 
     /// Requests that passed a rule, were refused by it, or would have been, in each step.
     pub(super) fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
-        let Some(place) = self.places.get(&(domain.into(), rule.into())) else { return Vec::new() };
-        apart(self.ends.iter().map(|sums| sums.rules.get(*place).copied().unwrap_or_default()).collect())
+        let place = self.places.get(&(domain.into(), rule.into()));
+        place.map(|place| self.in_each_step(*place)).unwrap_or_default()
     }
 
-    fn sums(&mut self, totals: &Totals) -> StepTotals {
-        let mut sums = StepTotals {
-            verdicts: [
-                totals.verdicts.allow + totals.verdicts.wait,
-                totals.verdicts.limit + totals.verdicts.deny,
-                totals.verdicts.shed,
-            ],
-            rules: vec![[0; 3]; self.places.len()],
-        };
+    fn in_each_step(&self, place: usize) -> Vec<[u64; 3]> {
+        apart(self.ends.iter().map(|sums| sums.get(place).copied().unwrap_or_default()).collect())
+    }
+
+    fn sums(&mut self, totals: &Totals) -> Vec<[u64; 3]> {
+        let VerdictTotals { allow, limit, shed, wait, deny } = totals.verdicts;
+        let mut sums = vec![[allow + wait, limit + deny, shed]];
         for rule in &totals.rules {
-            let next = self.places.len();
+            let next = self.places.len() + 1;
             let place = *self.places.entry((rule.domain.clone(), rule.rule.clone())).or_insert(next);
-            sums.rules.resize(sums.rules.len().max(place + 1), [0; 3]);
-            if let Some(checks) = sums.rules.get_mut(place) {
+            sums.resize(sums.len().max(place + 1), [0; 3]);
+            if let Some(checks) = sums.get_mut(place) {
                 *checks = rule.outcomes();
             }
         }
