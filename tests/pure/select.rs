@@ -364,6 +364,19 @@ fn tells_names_of_any_length_apart() {
     }
 }
 
+#[test]
+fn every_character_matches_its_lower_case_in_any_case() {
+    for character in
+        (char::MIN..=char::MAX).filter(|character| character.to_lowercase().next() != Some(*character))
+    {
+        let (text, lowered) = (character.to_string(), lower(&character.to_string()));
+        let condition = Condition::new("path", vec![Pattern::any_case(&lowered)]);
+        assert!(condition.holds(Some(&text)) && condition.holds(Some(&lowered)), "{character:?}");
+        // The buffer for a value has so much room.
+        assert!(lowered.len() * 2 <= character.len_utf8() * 3, "{character:?}");
+    }
+}
+
 /// Longer than the socket allows: slower paths must agree.
 #[test]
 fn matches_values_of_any_length() {
