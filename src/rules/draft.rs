@@ -211,8 +211,9 @@ impl Draft {
         report.error(at, message, "count by an attribute instead of listing its values");
     }
 
-    pub(super) fn into_domain(self) -> Domain {
-        Domain::with(&self.name, DomainContents { tree: Tree::new(self.branches), ..self.contents })
+    pub(super) fn into_domain(mut self) -> Domain {
+        self.contents.tree = Tree::new(self.branches, &mut self.contents.rules);
+        Domain::with(&self.name, self.contents)
     }
 }
 

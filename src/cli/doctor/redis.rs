@@ -62,8 +62,10 @@ fn hidden(what: &'static str, file: &Path) -> Option<Finding> {
     is_hidden(file).then(|| Finding::unseen(what, message, "run this as root or as the daemon's user"))
 }
 
+type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;
+
 /// Connects like the daemon and queries each server.
-fn look(redis: &RedisSettings) -> Result<Vec<(Url, Result<Rights, LinkError>)>, String> {
+fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     redis.link.check().map_err(|error| error.to_string())?;
