@@ -119,7 +119,8 @@ fn print(
     for block in blocks.take(shown) {
         writeln!(out, "{block}")?;
     }
-    let there_are: usize = read.domains.iter().map(|domain| block::count_of(domain)).sum();
+    let count = |domain: &Arc<Domain>| domain.lists().len() + domain.rules().len() + domain.sheds().len();
+    let there_are: usize = read.domains.iter().map(count).sum();
     if there_are > shown {
         writeln!(out, "… and {} more: --all prints them", there_are - shown)?;
     }

@@ -275,7 +275,7 @@ pub struct FleetBound {
     /// Whether `extra` applies once per window.
     #[serde(skip)]
     pub(crate) windows: bool,
-    /// The unit that hosts borrow: `token`, or `place` for permits.
+    /// The unit that hosts borrow: `token` or `permit`.
     #[serde(skip)]
     pub unit: &'static str,
     /// The fleet budget.
