@@ -21,7 +21,7 @@ use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
 use crate::daemon::settings_file::holds_settings;
 use crate::engine::KindsInUse;
 use crate::rules::source::{Source, about_file};
-use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes, Severity};
+use crate::rules::{self, Domain, Loaded, Prioritize, Problem, Rule, Scopes, Severity};
 use crate::terms::counted;
 use block::{BlockSettings, slowest_override};
 
@@ -119,7 +119,8 @@ fn print(
     for block in blocks.take(shown) {
         writeln!(out, "{block}")?;
     }
-    let there_are: usize = read.domains.iter().map(|domain| block::count_of(domain)).sum();
+    let count = |domain: &Arc<Domain>| domain.lists().len() + domain.rules().len() + domain.sheds().len();
+    let there_are: usize = read.domains.iter().map(count).sum();
     if there_are > shown {
         writeln!(out, "… and {} more: --all prints them", there_are - shown)?;
     }
@@ -173,7 +174,11 @@ fn of_domain(domain: &Domain, settings: &BlockSettings) -> Value {
     let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, settings));
     json!({
         "name": domain.name(),
-        "lists": domain.lists().iter().map(of_listed).collect::<Vec<_>>(),
+        "lists": domain.lists().iter().map(|listed| {
+            let mut all = describe::listed(listed);
+            all.insert("help".to_owned(), json!(listed.help.as_deref()));
+            all
+        }).collect::<Vec<_>>(),
         "priorities": domain.priorities().iter().map(|name| &**name).collect::<Vec<_>>(),
         "prioritize": domain.prioritize().iter().map(|entry| of_entry(domain, entry)).collect::<Vec<_>>(),
         "descriptors": domain.tree().nodes(),
@@ -190,12 +195,6 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
         "overrides_slow_by_one_part_in": slowest_override(&rule.limit),
         "keys_held_at_least": settings.keys_held(rule),
     })));
-    all
-}
-
-fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
-    let mut all = describe::listed(listed);
-    all.insert("help".to_owned(), json!(listed.help.as_deref()));
     all
 }
 

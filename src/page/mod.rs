@@ -131,22 +131,7 @@ const NAME_CHARS_MAX: usize = 120;
 mod tests {
     use std::time::Duration;
 
-    use maud::html;
-
-    use super::{bytes, document, name, percent, rate, span};
-
-    #[test]
-    fn escapes_hostile_text() {
-        let hostile = "</bdi><script>alert('1')</script> \" onload=\"x & \u{1b}[2J\u{0}";
-        let body = html! { p title=(hostile) { (name(hostile)) } };
-        let page = document(hostile, "n", &html! {}, "", &body);
-        for harm in ["<script", "\" onload", "x & ", "\u{1b}", "\u{0}"] {
-            assert!(!page.contains(harm), "{harm}: {page}");
-        }
-        assert!(page.contains("&quot; onload=&quot;x &amp; \u{fffd}[2J\u{fffd}</bdi>"), "{page}");
-        let long = name(&"é".repeat(500)).into_string();
-        assert_eq!((long.matches('é').count(), long.contains('…')), (120, true));
-    }
+    use super::{bytes, name, percent, rate, span};
 
     #[test]
     fn formats_numbers_with_useful_digits() {
@@ -156,6 +141,8 @@ mod tests {
             [percent(0.824), bytes(2_048), bytes(64 << 20)],
             ["82\u{a0}%", "2\u{a0}KiB", "64\u{a0}MiB"]
         );
+        let long = name(&"é".repeat(500)).into_string();
+        assert_eq!((long.matches('é').count(), long.contains('…')), (120, true));
         assert_eq!([0, 59, 3_600, 90_061].map(Duration::from_secs).map(span), ["0s", "59s", "1h", "1day 1h"]);
     }
 }

@@ -47,13 +47,11 @@ pub struct AlreadyRecording;
 impl Recorder {
     /// Whether a recording runs. This load is a request's only cost while there is none.
     #[inline]
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
     /// Whether requests of a domain are recorded.
-    #[must_use]
     pub fn wants(&self, domain: &str) -> bool {
         self.tape.load().as_ref().is_some_and(|tape| tape.domain.as_deref().is_none_or(|only| only == domain))
     }
@@ -92,13 +90,11 @@ impl Recorder {
     }
 
     /// Returns the lines written since the daemon started.
-    #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
     }
 
     /// Returns the events dropped since the daemon started, because the queue was full.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -126,7 +122,6 @@ impl RecordReceiver {
     }
 
     /// Returns the events missing from this recording because the queue was full.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.room.dropped.load(Ordering::Relaxed)
     }

@@ -42,9 +42,6 @@ pub(crate) struct RecordingTotals {
     pub(crate) left_out: u64,
 }
 
-/// The descriptors of a request: alternating keys and values.
-type HashedDescriptors<'l> = Vec<Vec<Cow<'l, str>>>;
-
 impl RecordingWriter {
     /// Begins a recording that hashes all values except those of the attributes in `clear`. `now` is a time before
     /// the first event.
@@ -211,12 +208,13 @@ impl RecordingWriter {
         }
     }
 
-    /// Returns the descriptors with hashed values; `None`, after counting it, if the request exceeds a frame.
+    /// Returns the descriptors, each as alternating keys and hashed values; `None`, after counting it, if the request exceeds
+    /// a frame.
     fn hash<'d>(
         &mut self,
         payload: &[u8],
         descriptors: &DescriptorList<'d>,
-    ) -> Option<HashedDescriptors<'d>> {
+    ) -> Option<Vec<Vec<Cow<'d, str>>>> {
         let (mut hashed, mut bytes) = (Vec::new(), payload.len() + IDEM_GROWTH_BYTES);
         for pairs in descriptors.iter() {
             let mut texts = Vec::with_capacity(2 * pairs.len());
@@ -318,11 +316,11 @@ fn signed(cost: u64) -> i64 {
 #[derive(Debug, Default)]
 struct Sessions {
     /// Per session: the time at which it ends unless a client reconnects.
-    ends_at_by_session: HashMap<u64, Option<Timestamp>>,
+    ends_at_by_session: HashMap<SessionLabel, Option<Timestamp>>,
 }
 
 /// The name of a session in a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SessionLabel(u64);
 
 impl SessionLabel {
@@ -350,14 +348,14 @@ impl Sessions {
     fn is_new(&mut self, label: SessionLabel) -> bool {
         // Beyond the bound the session is written each time; a replay takes that as one more connection.
         let is_full = self.ends_at_by_session.len() >= SESSIONS_MAX;
-        match self.ends_at_by_session.get_mut(&label.0) {
+        match self.ends_at_by_session.get_mut(&label) {
             Some(ends_at) => {
                 *ends_at = None;
                 false
             }
             None if is_full => true,
             None => {
-                self.ends_at_by_session.insert(label.0, None);
+                self.ends_at_by_session.insert(label, None);
                 true
             }
         }
@@ -365,19 +363,19 @@ impl Sessions {
 
     /// Sets the time at which a session ends unless a client reconnects.
     fn leave(&mut self, label: SessionLabel, ends_at: Timestamp) {
-        self.ends_at_by_session.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
+        self.ends_at_by_session.get_mut(&label).into_iter().for_each(|known| *known = Some(ends_at));
     }
 
     /// Removes an ended session. Returns whether it was written.
     fn end(&mut self, label: SessionLabel) -> bool {
-        self.ends_at_by_session.remove(&label.0).is_some()
+        self.ends_at_by_session.remove(&label).is_some()
     }
 
     /// Removes and returns the sessions whose reconnect time has passed.
     fn end_due(&mut self, at: Timestamp) -> Vec<SessionLabel> {
         let due =
             self.ends_at_by_session.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
-        due.map(|(label, _)| SessionLabel(label)).collect()
+        due.map(|(label, _)| label).collect()
     }
 }
 

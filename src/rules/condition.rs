@@ -1,4 +1,4 @@
-//! Conditions of a rule on attributes, as written. Requests are matched by their compiled form in `matcher`.
+//! Conditions of a rule on attributes, as written. Requests are matched by their compiled form in `index`.
 
 use std::fmt;
 

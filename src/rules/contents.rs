@@ -111,18 +111,12 @@ impl FileFingerprints {
         let mut mix = Mix::default();
         for (file, content) in &self.files {
             if is_its_own(file) || file.extension() != Some(OsStr::new("yaml")) {
-                mix.add_file(file, *content);
+                // Without the directory, which may differ between hosts.
+                mix.add(file.file_name().unwrap_or_default().as_bytes());
+                mix.add(&content.0.to_le_bytes());
             }
         }
         mix.finish()
-    }
-}
-
-impl Mix {
-    fn add_file(&mut self, file: &Path, content: Fingerprint) {
-        // Without the directory, which may differ between hosts.
-        self.add(file.file_name().unwrap_or_default().as_bytes());
-        self.add(&content.0.to_le_bytes());
     }
 }
 

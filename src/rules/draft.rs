@@ -20,8 +20,9 @@ pub(super) struct Draft {
     pub(super) contents: DomainContents,
     /// The position of `priorities`, and the names if they have no errors.
     priorities: Option<(Position, Option<Vec<Box<str>>>)>,
-    /// The entries that name priorities, which may be written in a later file.
-    unread: Vec<UnreadEntries>,
+    /// The entries that name priorities, which may be written in a later file; each with its file.
+    prioritize: Vec<UnreadEntry>,
+    sheds: Vec<UnreadEntry>,
     spans: HashMap<Box<str>, (Position, Span)>,
     branches: Vec<Branch>,
     tops: HashMap<Box<str>, Position>,
@@ -29,12 +30,7 @@ pub(super) struct Draft {
     nodes: HashMap<Box<str>, Position>,
 }
 
-#[derive(Debug)]
-struct UnreadEntries {
-    file: Arc<str>,
-    prioritize: Vec<YamlNode>,
-    sheds: Vec<YamlNode>,
-}
+type UnreadEntry = (Arc<str>, YamlNode);
 
 impl Draft {
     pub(super) fn new(name: &str) -> Draft {
@@ -74,22 +70,21 @@ impl Draft {
                 None => self.priorities = Some((report.source().position(node.at), names)),
             }
         }
-        let (prioritize, sheds) = (de::items(file, "prioritize"), de::items(file, "shed"));
-        let known: usize = self.unread.iter().map(|unread| unread.prioritize.len()).sum();
-        if let Some(node) = prioritize.get(PRIORITIZE_MAX - known) {
+        let unread = |node: &YamlNode| (Arc::clone(report.source().file()), node.clone());
+        let (prioritize, room) = (de::items(file, "prioritize"), PRIORITIZE_MAX - self.prioritize.len());
+        self.prioritize.extend(prioritize.iter().take(room).map(unread));
+        let (sheds, room_of_sheds) = (de::items(file, "shed"), SHEDS_MAX - self.sheds.len());
+        self.sheds.extend(sheds.iter().take(room_of_sheds).map(unread));
+        if let Some(node) = prioritize.get(room) {
             let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
             let help = "write lists of values, or send the priority with the request";
             report.error(node.at, message, help);
         }
-        let prioritize = prioritize.iter().take(PRIORITIZE_MAX - known).cloned().collect();
-        let known: usize = self.unread.iter().map(|unread| unread.sheds.len()).sum();
-        if let Some(node) = sheds.get(SHEDS_MAX - known) {
+        if let Some(node) = sheds.get(room_of_sheds) {
             let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
             let help = "write an entry for each kind of process, not for each process";
             report.error(node.at, message, help);
         }
-        let sheds = sheds.iter().take(SHEDS_MAX - known).cloned().collect();
-        self.unread.push(UnreadEntries { file: Arc::clone(report.source().file()), prioritize, sheds });
     }
 
     /// Adds a root node of the descriptor tree with its subtree.
@@ -175,30 +170,30 @@ impl Draft {
         // One error suffices, as one line repairs all.
         let mut lacks_names = names.as_ref().is_some_and(Vec::is_empty);
         let known = names.as_deref().filter(|names| !names.is_empty());
-        for unread in std::mem::take(&mut self.unread) {
-            let Some(source) = sources.get(&unread.file) else {
-                unreachable!("an entry is of a file that was read: its requests would not be limited")
-            };
-            let mut report = Report::new(source);
-            for node in &unread.prioritize {
-                if std::mem::take(&mut lacks_names) {
-                    let help = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
-                    report.error(node.at, "`prioritize` without `priorities`", help);
-                }
-                let entry = meaning::prioritize(node, known, &mut report);
-                if let Some(first) = &all {
-                    let help =
-                        format!("the entry at {first} has no `match` and takes all: move it to the end");
-                    report.warning(node.at, "no request comes this far in `prioritize`", help);
-                }
-                if let Some(entry) = entry {
-                    all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));
-                    prioritize.push(entry);
-                }
+        let report_of = |file: &Arc<str>| match sources.get(file) {
+            Some(source) => Report::new(source),
+            None => unreachable!("an entry is of a file that was read: its requests would not be limited"),
+        };
+        for (file, node) in std::mem::take(&mut self.prioritize) {
+            let mut report = report_of(&file);
+            if std::mem::take(&mut lacks_names) {
+                let help = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                report.error(node.at, "`prioritize` without `priorities`", help);
             }
-            let sheds =
-                unread.sheds.iter().filter_map(|node| meaning::shed(node, names.as_deref(), &mut report));
-            self.contents.sheds.extend(sheds);
+            let entry = meaning::prioritize(&node, known, &mut report);
+            if let Some(first) = &all {
+                let help = format!("the entry at {first} has no `match` and takes all: move it to the end");
+                report.warning(node.at, "no request comes this far in `prioritize`", help);
+            }
+            if let Some(entry) = entry {
+                all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));
+                prioritize.push(entry);
+            }
+            problems.extend(report.into_problems());
+        }
+        for (file, node) in std::mem::take(&mut self.sheds) {
+            let mut report = report_of(&file);
+            self.contents.sheds.extend(meaning::shed(&node, names.as_deref(), &mut report));
             problems.extend(report.into_problems());
         }
         self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };
@@ -216,8 +211,9 @@ impl Draft {
         report.error(at, message, "count by an attribute instead of listing its values");
     }
 
-    pub(super) fn into_domain(self) -> Domain {
-        Domain::with(&self.name, DomainContents { tree: Tree::new(self.branches), ..self.contents })
+    pub(super) fn into_domain(mut self) -> Domain {
+        self.contents.tree = Tree::new(self.branches, &mut self.contents.rules);
+        Domain::with(&self.name, self.contents)
     }
 }
 

@@ -13,7 +13,7 @@ use super::finder::{Anchor, Finder, length_bit};
 use super::names::RuleNames;
 use super::{Condition, Domain, Glob, KeyPart, ListedEntry, Pattern, Priorities, Rule, fold};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     names: RuleNames,
     anchors: Vec<Anchors>,
@@ -50,14 +50,7 @@ impl Index {
         lists: &[ListedEntry],
         priorities: &Priorities,
     ) -> Index {
-        let mut index = Index {
-            names: RuleNames::default(),
-            anchors: Vec::new(),
-            always: Vec::new(),
-            plans: Vec::new(),
-            overrides: HashMap::new(),
-            prioritize: Vec::new(),
-        };
+        let mut index = Index::default();
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
             let plan = index.plan(&rule.conditions, &rule.key);
@@ -104,21 +97,29 @@ impl Index {
     }
 
     /// Anchors each rule to its rarest condition.
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "plans and anchors are there: a rule that hung nowhere would admit"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "the anchors are there: a rule without one would admit")]
     fn hang(&mut self, rules: &[(u32, &[Condition])]) {
         let wanted: Vec<IndexedRule<'_>> = rules
             .iter()
             .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
-        let frequency = Frequency::of(&wanted);
+        // The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
+        let mut frequency: HashMap<(AttributeId, Option<Anchor<'_>>), usize> = HashMap::new();
+        for IndexedRule { plan, choices, .. } in &wanted {
+            let anchors = choices.iter().flat_map(|(attribute, anchors)| {
+                anchors.iter().map(|(anchor, _)| (*attribute, Some(*anchor)))
+            });
+            for anchor in anchors.chain(plan.needed().map(|attribute| (attribute, None))) {
+                *frequency.entry(anchor).or_default() += 1;
+            }
+        }
+        let count = |attribute, anchor| frequency.get(&(attribute, anchor)).copied().unwrap_or_default();
         let mut by_value: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
             self.anchors.iter().map(|_| Vec::new()).collect();
         for IndexedRule { rule, plan, choices } in &wanted {
-            let rarest =
-                choices.iter().min_by_key(|(attribute, anchors)| frequency.of_anchors(*attribute, anchors));
+            let rarest = choices.iter().min_by_key(|(attribute, anchors)| {
+                anchors.iter().map(|(anchor, _)| count(*attribute, Some(*anchor))).sum::<usize>()
+            });
             if let Some((attribute, anchors)) = rarest {
                 let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
                 for (anchor, surely) in anchors {
@@ -127,7 +128,7 @@ impl Index {
                 }
                 continue;
             }
-            let rarest = plan.needed().min_by_key(|attribute| frequency.of_presence(*attribute));
+            let rarest = plan.needed().min_by_key(|attribute| count(*attribute, None));
             let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
             match rarest {
                 Some(attribute) => self.anchors[attribute].present.push(AnchoredRule { rule: *rule, surely }),
@@ -167,10 +168,14 @@ impl Domain {
             if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
                 continue;
             }
+<<<<<<< HEAD
             #[allow(
                 clippy::indexing_slicing,
                 reason = "each name has its anchors: what hangs there would admit"
             )]
+=======
+            #[allow(clippy::indexing_slicing, reason = "each name has its anchors: none would admit")]
+>>>>>>> lines1
             let anchors = &index.anchors[attribute];
             candidates.take(&anchors.present);
             if anchors.lengths & length_bit(value) != 0
@@ -279,29 +284,118 @@ fn take_by_value(by_value: &Finder<AnchoredRule>, value: &str, rules: &mut Vec<u
     (candidates.lists, candidates.unsure)
 }
 
-/// The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
-struct Frequency<'r>(HashMap<(AttributeId, Option<Anchor<'r>>), usize>);
+/// The number of an attribute that some rule uses.
+type AttributeId = usize;
 
-impl<'r> Frequency<'r> {
-    fn of(wanted: &[IndexedRule<'r>]) -> Frequency<'r> {
-        let mut rules = HashMap::new();
-        for IndexedRule { plan, choices, .. } in wanted {
-            let anchors = choices.iter().flat_map(|(attribute, anchors)| {
-                anchors.iter().map(|(anchor, _)| (*attribute, Some(*anchor)))
-            });
-            for anchor in anchors.chain(plan.needed().map(|attribute| (attribute, None))) {
-                *rules.entry(anchor).or_default() += 1;
+#[derive(Debug, Default)]
+struct SelectionPlan {
+    conditions: Vec<SelectionStep>,
+    key: Vec<AttributeId>,
+}
+
+#[derive(Debug)]
+struct SelectionStep {
+    attribute: AttributeId,
+    or_absent: bool,
+    matcher: Matcher,
+}
+
+/// The attributes of one request that some rule uses: the first value of each name.
+#[derive(Debug, Default)]
+pub struct Selection<'a> {
+    values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
+}
+
+impl SelectionPlan {
+    fn new(
+        conditions: &[Condition],
+        key: &[KeyPart],
+        mut intern: impl FnMut(&str) -> AttributeId,
+    ) -> SelectionPlan {
+        let step = |condition: &Condition| SelectionStep {
+            attribute: intern(&condition.attribute),
+            or_absent: condition.or_absent,
+            matcher: Matcher::new(&condition.any_of),
+        };
+        let conditions = conditions.iter().map(step).collect();
+        SelectionPlan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
+    }
+
+    #[inline]
+    fn matches(&self, selection: &Selection<'_>) -> bool {
+        let has = |attribute: &AttributeId| selection.value(*attribute).is_some();
+        self.key.iter().all(has)
+            && self.conditions.iter().all(|step| match selection.value(step.attribute) {
+                Some(value) => step.matcher.holds(value),
+                None => step.or_absent,
+            })
+    }
+
+    fn asks_only_for(&self, attribute: AttributeId) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.all(|step| step.attribute == attribute) && self.key.iter().all(|step| *step == attribute)
+    }
+
+    /// Returns the attributes that a matching request must have.
+    fn needed(&self) -> impl Iterator<Item = AttributeId> + '_ {
+        let conditions = self.conditions.iter().filter(|step| !step.or_absent);
+        conditions.map(|step| step.attribute).chain(self.key.iter().copied())
+    }
+}
+
+impl<'a> Selection<'a> {
+    /// Returns the value of an attribute; an empty one is absent.
+    #[inline]
+    fn value(&self, attribute: AttributeId) -> Option<&'a str> {
+        let found = self.values.iter().find(|(known, _)| *known == attribute);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
+    }
+}
+
+/// Matches a value that matches any of its patterns.
+#[derive(Debug, Default)]
+struct Matcher {
+    /// Compared one by one.
+    few: Vec<Pattern>,
+    /// Globs without regard to case that are not in `many`. The value is lowercased once for all.
+    any_case: Vec<Glob>,
+    /// The negated patterns, one matcher for each [`Pattern::Not`].
+    not: Vec<Matcher>,
+    /// Patterns with an anchor, if there are more than [`COMPARED_MAX`] patterns.
+    many: Option<Box<Finder<Pattern>>>,
+}
+
+impl Matcher {
+    fn new(patterns: &[Pattern]) -> Matcher {
+        let mut matcher = Matcher::default();
+        let is_many = patterns.len() > COMPARED_MAX;
+        let mut many = Vec::new();
+        for pattern in patterns {
+            match (pattern, Anchor::of(pattern)) {
+                (_, Some((anchor, _))) if is_many => many.push((anchor, pattern.clone())),
+                (Pattern::Not(patterns), _) => matcher.not.push(Matcher::new(patterns)),
+                (Pattern::AnyCase(glob), _) => matcher.any_case.push(glob.clone()),
+                _ => matcher.few.push(pattern.clone()),
             }
         }
-        Frequency(rules)
+        matcher.many = (!many.is_empty()).then(|| Box::new(Finder::new(many)));
+        matcher
     }
 
-    fn of_anchors(&self, attribute: AttributeId, anchors: &[(Anchor<'r>, bool)]) -> usize {
-        anchors.iter().filter_map(|(anchor, _)| self.0.get(&(attribute, Some(*anchor)))).sum()
+    /// Whether the value, which is not empty, matches.
+    #[inline]
+    fn holds(&self, value: &str) -> bool {
+        self.few.iter().any(|pattern| pattern.holds(value)) || self.holds_otherwise(value)
     }
 
-    fn of_presence(&self, attribute: AttributeId) -> usize {
-        self.0.get(&(attribute, None)).copied().unwrap_or_default()
+    fn holds_otherwise(&self, value: &str) -> bool {
+        let found = |many: &Finder<Pattern>| {
+            many.any(value, |patterns| patterns.iter().any(|pattern| pattern.holds(value)))
+        };
+        self.not.iter().any(|matcher| !matcher.holds(value))
+            || self.many.as_deref().is_some_and(found)
+            || !self.any_case.is_empty()
+                && fold::with_lowercase(value, |value| self.any_case.iter().any(|glob| glob.matches(value)))
     }
 }
 

@@ -13,7 +13,7 @@ use super::source::{NamedTable, Source};
 use super::{Domain, Problem, Scopes};
 
 /// The rules of one path across reloads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Library {
     path: PathBuf,
     scopes: Scopes,
@@ -93,16 +93,7 @@ impl Reading {
 impl Library {
     /// Makes a library of a directory or a file; reads nothing yet.
     pub fn new(path: &Path) -> Library {
-        Library {
-            path: path.to_owned(),
-            scopes: Scopes::default(),
-            good: Vec::new(),
-            homes: FileDomains::new(),
-            failed: Vec::new(),
-            seen: None,
-            begun: false,
-            remembered: Vec::new(),
-        }
+        Library { path: path.to_owned(), ..Library::default() }
     }
 
     /// Sets scopes from the settings, for rules without one.

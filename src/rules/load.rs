@@ -95,16 +95,8 @@ fn read_by(
     scopes: &Scopes,
     read: impl FnOnce(&mut FileReading<'_>),
 ) -> Loaded {
-    let (drafts, sources) = (Vec::new(), Vec::new());
-    let mut reading = FileReading {
-        drafts,
-        loaded: Loaded::default(),
-        sources,
-        known,
-        open,
-        scopes,
-        pools: HashMap::new(),
-    };
+    let (drafts, loaded, sources, pools) = Default::default();
+    let mut reading = FileReading { drafts, loaded, sources, known, open, scopes, pools };
     read(&mut reading);
     reading.finish()
 }
@@ -191,7 +183,7 @@ impl FileReading<'_> {
     fn file(&mut self, path: &Path) {
         let read = Source::read(path);
         if self.open.has(path) {
-            let text = read.map_or_else(|unreadable| unreadable.text, Source::into_text);
+            let text = read.map_or_else(|unreadable| unreadable.text, |source| source.text().to_owned());
             return self.hold(path, &text);
         }
         match read {
@@ -266,9 +258,8 @@ impl FileReading<'_> {
         let fields: Option<RulesFile<'_>> = de::read(root, report);
         let file = Mapping(root);
         let domain = fields.as_ref().map(|fields| fields.domain.0);
-        let scope = domain.map_or(self.scopes.all, |name| self.scopes.of(name));
-        let given = DefaultScope::by_settings(scope, self.scopes.weight)
-            .or_defaults(fields.as_ref().and_then(|fields| fields.defaults.as_ref()));
+        let defaults = fields.as_ref().and_then(|fields| fields.defaults.as_ref());
+        let given = DefaultScope::new(self.scopes, domain, defaults);
         let entries = meaning::entries(file, given, report);
         let branches = meaning::descriptors(de::items(file, "descriptors"), given, report);
         let Some(name) = domain else {

@@ -5,7 +5,6 @@ mod fleet;
 mod limits;
 mod overrides;
 mod quotas;
-mod region;
 mod shed;
 mod tree;
 

@@ -2,7 +2,7 @@
 //! beneath the directory of the file, opening never blocks, and only regular files are read.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -95,12 +95,8 @@ fn opened(file: Result<OwnedFd, Errno>, directory: &OwnedFd) -> Result<Opened, O
         return Err(OpenError::NotRegular);
     }
     let directory = File::from(directory.try_clone()?).metadata()?;
-    Ok(Opened { file, bytes: metadata.len(), quotable: is_quotable(&metadata, &directory) })
-}
-
-fn is_quotable(file: &Metadata, directory: &Metadata) -> bool {
     let owners = [0, directory.uid(), rustix::process::geteuid().as_raw()];
-    owners.contains(&file.uid())
+    Ok(Opened { file, bytes: metadata.len(), quotable: owners.contains(&metadata.uid()) })
 }
 
 /// Resolves the name component by component, as the kernel would; openat2 is not everywhere: kernels before 5.6 lack

@@ -61,10 +61,7 @@ impl<I> Prefixes<I> {
 
     /// Passes the items of the known prefixes of a text to `is_enough`, longest first, until it returns true.
     #[inline]
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "the numbers are those of nodes: what is not found would admit"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "the numbers are those of nodes: a lost one would admit")]
     pub(super) fn any(&self, text: &[u8], mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
         // Empty pieces are not compared, as in [`Glob`](super::Glob).
         let rest = match &*self.common {
@@ -116,44 +113,3 @@ fn head(text: &[u8]) -> u64 {
 }
 
 const HEAD_BYTES: usize = 8;
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::Prefixes;
-
-    /// Returns every known prefix of the text, the longest first.
-    fn found(prefixes: &Prefixes<usize>, text: &[u8]) -> Vec<usize> {
-        let mut found = Vec::new();
-        let is_enough = prefixes.any(text, |items| {
-            found.extend_from_slice(items);
-            false
-        });
-        assert!(!is_enough);
-        found
-    }
-
-    /// Few letters, including zero bytes, and lengths around the eight bytes of a head.
-    fn text() -> impl Strategy<Value = Vec<u8>> {
-        let letter = || prop::sample::select(&[0, b'a', b'b', 255][..]);
-        prop_oneof![
-            prop::collection::vec(letter(), 0..12),
-            prop::collection::vec(letter(), 0..3).prop_map(|end| [&b"aaaaaaa"[..], &end].concat()),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn finds_all_prefixes(known in prop::collection::vec(text(), 0..20), texts in prop::collection::vec(text(), 1..9)) {
-            let prefixes = Prefixes::new(known.iter().cloned().zip(0..).collect());
-            for text in texts {
-                let mut expected: Vec<_> = (0..known.len()).filter(|at| text.starts_with(&known[*at])).collect();
-                expected.sort_by_key(|at| std::cmp::Reverse(known[*at].len()));
-                prop_assert_eq!(found(&prefixes, &text), expected, "{:?} among {:?}", text, known);
-            }
-        }
-    }
-}

@@ -21,7 +21,7 @@ pub struct Domain {
 /// The contents of a domain.
 #[derive(Debug, Default)]
 pub struct DomainContents {
-    /// The rules, numbered by index.
+    /// The rules, numbered by index; those of the descriptor tree last.
     pub rules: Vec<Rule>,
     /// The entries of `exempt` and `deny`.
     pub lists: Vec<ListedEntry>,
@@ -29,7 +29,7 @@ pub struct DomainContents {
     pub priorities: Priorities,
     /// The `shed` entries.
     pub sheds: Vec<Shed>,
-    /// The descriptor tree. The rules of its nodes are numbered after the others.
+    /// The descriptor tree.
     pub tree: Tree,
 }
 
@@ -60,8 +60,8 @@ impl Domain {
         let DomainContents { rules, lists, priorities, sheds, tree } = &mut contents;
         lists.sort_by_key(|listed| listed.kind);
         // The index leaves out nodes of the tree, which are found through the tree and not by attributes.
-        let index = Index::new(rules, rules.len() + tree.rules_len(), lists, priorities);
-        tree.hang_behind(rules);
+        let (indexed, _) = rules.split_at(rules.len() - tree.rules_len());
+        let index = Index::new(indexed, rules.len(), lists, priorities);
         let names = |shed: &Shed| ShedPart::ALL.map(|part| shed.rule_name(part).into_boxed_str());
         let shedder_names = sheds.iter().flat_map(names).collect();
         Domain { name: name.into(), contents, shedder_names, index }

@@ -111,10 +111,6 @@ impl Source {
         }
     }
 
-    pub(super) fn into_text(self) -> String {
-        self.text
-    }
-
     /// Returns the text.
     pub fn text(&self) -> &str {
         &self.text

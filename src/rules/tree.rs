@@ -9,7 +9,11 @@ use std::sync::Arc;
 use arrayvec::{ArrayString, ArrayVec};
 use hashbrown::HashTable;
 
+<<<<<<< HEAD
 use super::names::hash;
+=======
+use super::names::{RuleNames, hash};
+>>>>>>> lines1
 use super::prefixes::Prefixes;
 use super::source::Span;
 use super::{Glob, KeyPart, Position, Rule};
@@ -20,9 +24,7 @@ pub struct Tree {
     root: TreeLevel,
     nodes: Vec<TreeNode>,
     limits: Vec<Limiting>,
-    /// The rules of nodes with limits, until they are moved to the domain.
-    rules: Vec<Rule>,
-    /// The number of the first of them in the domain.
+    /// The number in the domain of the first rule of a node.
     first_rule: u32,
     /// The largest number of entries on a path.
     depth: usize,
@@ -60,12 +62,11 @@ pub struct Hit {
 }
 
 impl Tree {
-    /// Makes a tree. Of two equal nodes on one level the first stays; the reader never returns duplicates.
-    pub(super) fn new(branches: Vec<Branch>) -> Tree {
-        let mut tree = Tree::default();
-        let mut names = super::names::RuleNames::default();
-        let mut path = Vec::new();
-        tree.root = tree.grow(branches, &mut path, &mut names);
+    /// Makes a tree, and appends the rules of its nodes to those of the domain. Of two equal nodes on one level the first
+    /// stays; the reader never returns duplicates.
+    pub(super) fn new(branches: Vec<Branch>, rules: &mut Vec<Rule>) -> Tree {
+        let mut tree = Tree { first_rule: u32::try_from(rules.len()).unwrap_or(u32::MAX), ..Tree::default() };
+        tree.root = tree.grow(branches, &mut Vec::new(), &mut RuleNames::default(), rules);
         tree
     }
 
@@ -111,10 +112,7 @@ impl Tree {
 
     /// Returns the key values of a hit: for each entry of the descriptor that it was found for, the key and
     /// the value, or the pattern instead of a value if all its matches share a state.
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "the hit was found for it: counted apart, each value would have it all"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "it was found: counted apart, each value would have it all")]
     pub fn key_values<'s, 'a: 's>(
         &'s self,
         hit: Hit,
@@ -132,15 +130,9 @@ impl Tree {
         })
     }
 
-    /// Moves the rules of the nodes to the end of the domain's rules.
-    pub(super) fn hang_behind(&mut self, rules: &mut Vec<Rule>) {
-        self.first_rule = u32::try_from(rules.len()).unwrap_or(u32::MAX);
-        rules.append(&mut self.rules);
-    }
-
-    /// Returns the number of rules not yet moved to the domain.
+    /// Returns the number of nodes with a rule.
     pub(super) fn rules_len(&self) -> usize {
-        self.rules.len()
+        self.limits.len()
     }
 
     fn limiting(&self, rule: u32) -> Option<&Limiting> {
@@ -151,7 +143,8 @@ impl Tree {
         &mut self,
         branches: Vec<Branch>,
         path: &mut Vec<(u32, Option<Box<str>>)>,
-        names: &mut super::names::RuleNames,
+        names: &mut RuleNames,
+        rules: &mut Vec<Rule>,
     ) -> TreeLevel {
         let mut numbers = Vec::with_capacity(branches.len());
         for branch in branches {
@@ -167,18 +160,15 @@ impl Tree {
                     replaces: limit.replaces.iter().map(|(name, _)| number_of(name, names)).collect(),
                 });
                 let key = path.iter().filter_map(|(_, counted)| counted.as_deref()).map(KeyPart::plain);
-                self.rules.push(Rule { key: key.collect(), ..limit.rule });
+                rules.push(Rule { key: key.collect(), ..limit.rule });
                 own
             });
             let node =
                 TreeNode { text: branch.text, share: branch.share, below: TreeLevel::default(), limit };
             self.nodes.push(node);
             // A parent precedes its children, also in the order of the rules.
-            let below = self.grow(branch.branches, path, names);
-            #[allow(
-                clippy::indexing_slicing,
-                reason = "it has just been put there: what is below would be lost"
-            )]
+            let below = self.grow(branch.branches, path, names, rules);
+            #[allow(clippy::indexing_slicing, reason = "it is there: what is below would be lost")]
             {
                 self.nodes[number as usize].below = below;
             }
@@ -197,15 +187,12 @@ impl TreeNode {
 }
 
 #[inline]
-#[allow(
-    clippy::indexing_slicing,
-    reason = "the numbers are those of nodes: one that is not found limits nothing"
-)]
+#[allow(clippy::indexing_slicing, reason = "the numbers are those of nodes: a lost one would limit nothing")]
 fn node_at(nodes: &[TreeNode], number: u32) -> &TreeNode {
     &nodes[number as usize]
 }
 
-fn number_of(name: &str, names: &mut super::names::RuleNames) -> u32 {
+fn number_of(name: &str, names: &mut RuleNames) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 

@@ -89,7 +89,9 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             local => bound(&local, 1),
         },
         Quota::LeakyBucket(quota) => {
-            let apart = span(Duration::from_nanos(interval_nanos(quota.bucket().rate())));
+            // Rounded down so that the stated minimum holds.
+            let rate = quota.bucket().rate();
+            let apart = span(Duration::from_nanos(rate.period_nanos() / u64::from(rate.count())));
             let (start, waiting) = ("work starts at least", times(quota.queue()));
             match hosts {
                 1 => format!("{start} {apart} apart, {waiting} may wait"),
@@ -218,11 +220,6 @@ fn window(quota: &fixed_window::FixedWindowQuota) -> String {
     let calendar =
         if matches!(quota.period(), fixed_window::WindowPeriod::Months(_)) { "calendar " } else { "" };
     format!("{calendar}{} ({begins})", period(&rate))
-}
-
-/// Returns the interval between units, rounded down so that the stated minimum holds.
-fn interval_nanos(rate: Rate) -> u64 {
-    rate.period_nanos() / u64::from(rate.count())
 }
 
 /// Spells out the period of a rate: `15 minutes` for `5/15min`.

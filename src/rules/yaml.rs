@@ -132,8 +132,7 @@ impl YamlNode {
 
 impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlNode, D::Error> {
-        let Spanned { value: YamlValue(mut value), referenced, defined } =
-            Spanned::deserialize(deserializer)?;
+        let Spanned { mut value, referenced, defined } = Spanned::deserialize(deserializer)?;
         if let Value::Unsettled(_, start, bytes) = &mut value {
             let span = defined.span();
             let offset = |byte: Option<u64>| byte.and_then(|byte| usize::try_from(byte).ok());
@@ -144,15 +143,22 @@ impl<'de> Deserialize<'de> for YamlNode {
     }
 }
 
-struct YamlValue(Value);
-
-impl<'de> Deserialize<'de> for YamlValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
-        deserializer.deserialize_any(WrittenVisitor).map(YamlValue)
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(WrittenVisitor)
     }
 }
 
 struct WrittenVisitor;
+
+/// Implements visits of numbers and booleans, whose text is fetched later.
+macro_rules! visit_unsettled {
+    ($($visit:ident($type:ty) => $kind:ident),*) => {$(
+        fn $visit<E>(self, _: $type) -> Result<Value, E> {
+            Ok(Value::Unsettled(ScalarKind::$kind, 0, 0))
+        }
+    )*};
+}
 
 impl<'de> Visitor<'de> for WrittenVisitor {
     type Value = Value;
@@ -165,28 +171,9 @@ impl<'de> Visitor<'de> for WrittenVisitor {
         Ok(Value::Null)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Boolean, 0, 0))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
-    }
-
-    fn visit_i128<E>(self, _: i128) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
-    }
-
-    fn visit_u128<E>(self, _: u128) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
+    visit_unsettled! {
+        visit_bool(bool) => Boolean, visit_i64(i64) => Number, visit_u64(u64) => Number, visit_i128(i128) => Number,
+        visit_u128(u128) => Number, visit_f64(f64) => Number
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {

@@ -280,13 +280,10 @@ fn method_and_target(request: &[u8]) -> Option<(&[u8], &[u8])> {
     let last = request.iter().rposition(|byte| *byte == b' ')?;
     let (method, protocol) = (request.get(..space)?, request.get(last + 1..)?);
     let target = request.get(space + 1..last)?;
-    let is_method = (1..=METHOD_BYTES_MAX).contains(&method.len()) && method.iter().all(is_method_byte);
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let is_method = (1..=METHOD_BYTES_MAX).contains(&method.len()) && method.iter().all(is_letter);
     let is_request = is_method && protocol.starts_with(b"HTTP/") && !target.trim_ascii().is_empty();
     is_request.then_some((method, target))
-}
-
-fn is_method_byte(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
 /// Returns the path of a request's target, which may be a path, a whole URL or garbage.

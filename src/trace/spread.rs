@@ -171,10 +171,7 @@ pub(super) fn window_nanos(rule: &Rule) -> u64 {
 
 /// Precise to 1 %, and exact up to 255; grows to about 30 KB.
 fn histogram() -> Histogram<u64> {
-    #[allow(
-        clippy::expect_used,
-        reason = "the number of digits is a constant, and within what the crate allows"
-    )]
+    #[allow(clippy::expect_used, reason = "the digits are a constant, and within what the crate allows")]
     Histogram::new(2).expect("constant digits")
 }
 

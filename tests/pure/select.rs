@@ -296,6 +296,14 @@ fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
     prop::collection::vec((prop::sample::select(&NAMES[..]), one_of(VALUES)), 0..9)
 }
 
+/// Few letters, and lengths around the eight bytes by which prefixes are compared.
+fn prefix() -> impl Strategy<Value = String> {
+    let letter = || prop::sample::select(&['\0', 'a', 'b', 'ÿ'][..]);
+    let start = prop::sample::select(&["", "aaaaaaa"][..]);
+    (start, prop::collection::vec(letter(), 0..12))
+        .prop_map(|(start, end)| start.chars().chain(end).collect())
+}
+
 proptest! {
     #![proptest_config(crate::cases(120))]
 
@@ -305,6 +313,17 @@ proptest! {
         requests in prop::collection::vec(request(), 1..6),
     ) {
         whole.check(&requests);
+    }
+
+    #[test]
+    fn finds_all_prefixes(
+        known in prop::collection::vec(prefix(), 0..20),
+        texts in prop::collection::vec(prefix(), 1..9),
+    ) {
+        let patterns = known.iter().map(|prefix| &*Box::leak(format!("{prefix}*").into_boxed_str()));
+        let rules = patterns.map(|pattern| rule_of(vec![("path", vec![Said::Text(pattern)], false)], &[]));
+        let requests: Vec<_> = texts.iter().map(|text| vec![("path", text.as_str())]).collect();
+        only(rules.collect()).check(&requests);
     }
 }
 
@@ -326,6 +345,36 @@ fn matches_with_maximum_attributes() {
     let request: Vec<_> = names.iter().step_by(2).take(128).map(|name| (*name, "x")).collect();
     assert_eq!(whole.naive(&request).len(), 128);
     whole.check(&[request]);
+}
+
+/// Names that differ only at an end or in the middle, few ones and many.
+#[test]
+fn tells_names_of_any_length_apart() {
+    let mut names: Vec<String> = (1..40).map(|length| "a".repeat(length)).collect();
+    for length in [3, 4, 7, 8, 9, 15, 16, 17, 20, 40] {
+        for at in [0, length / 2, length - 1] {
+            let (start, end) = ("a".repeat(at), "a".repeat(length - at - 1));
+            names.push(format!("{start}b{end}"));
+        }
+    }
+    let names: Vec<&'static str> = names.into_iter().map(|name| &*name.leak()).collect();
+    let requests: Vec<_> = names.iter().map(|name| vec![(*name, "x")]).collect();
+    for known in names.windows(12).chain([&*names]) {
+        only(known.iter().map(|name| rule_of(Vec::new(), &[name])).collect()).check(&requests);
+    }
+}
+
+#[test]
+fn every_character_matches_its_lower_case_in_any_case() {
+    for character in
+        (char::MIN..=char::MAX).filter(|character| character.to_lowercase().next() != Some(*character))
+    {
+        let (text, lowered) = (character.to_string(), lower(&character.to_string()));
+        let condition = Condition::new("path", vec![Pattern::any_case(&lowered)]);
+        assert!(condition.holds(Some(&text)) && condition.holds(Some(&lowered)), "{character:?}");
+        // The buffer for a value has so much room.
+        assert!(lowered.len() * 2 <= character.len_utf8() * 3, "{character:?}");
+    }
 }
 
 /// Longer than the socket allows: slower paths must agree.

@@ -64,10 +64,6 @@ pub(super) fn blocks<'d>(
     lists.chain(rules).chain(domain.sheds().iter().map(|shed| of_shed(domain, shed)))
 }
 
-pub(super) fn count_of(domain: &Domain) -> usize {
-    domain.lists().len() + domain.rules().len() + domain.sheds().len()
-}
-
 /// Describes the priorities and the descriptor tree of a domain.
 pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
     let mut lines = Vec::new();

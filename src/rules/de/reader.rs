@@ -1,7 +1,7 @@
 //! The `Deserializer` of a YAML node.
 
 use std::cell::RefCell;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
 use serde::de::value::{BorrowedStrDeserializer, SeqDeserializer};
 use serde::de::{
@@ -16,7 +16,8 @@ use crate::rules::source::Span;
 use crate::rules::yaml::{ScalarKind, Value, YamlNode};
 
 /// An error. The first reader with a span adds it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.wrong)]
 pub(super) struct ReadError(pub(super) Box<ErrorDetails>);
 
 #[derive(Debug)]
@@ -27,14 +28,6 @@ pub(super) struct ErrorDetails {
     /// The field in the outermost mapping so far: its index, and the number of errors in the sink before it.
     pub(super) field: Option<(usize, usize)>,
 }
-
-impl Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.wrong.fmt(f)
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 impl serde::de::Error for ReadError {
     /// Takes the form of [`ValueProblem`]: the message, and the help on the next line.

@@ -1,16 +1,22 @@
-//! Reader of `scope` and `fleet`: fleet settings, and fields that a fleet does not support.
+//! Reader of `scope` and `fleet`: fleet settings, and fields that a fleet does not support; and the part of a budget for
+//! the hosts of one region with its own Redis. Regions are not coordinated: parts follow the configured weights, rounded
+//! down, but to no less than one token or permit.
+
+use std::num::NonZeroU32;
 
 use super::KindFields;
 use super::limits::Admitted;
-use super::region::{region, weighed, whole_numbers};
-use crate::limit::Quota;
+use super::quotas::with_limit;
+use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
+use crate::limit::token_bucket::TokenBucketQuota;
+use crate::limit::{PERIOD_NANOS_MAX, Quota, Rate, TickScale, greatest_common_divisor};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
-use crate::rules::fleet::{CellRate, Region, is_window};
+use crate::rules::fleet::{CellRate, Region, WholeNumbers, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
-use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope};
+use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope, Scopes};
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct DefaultScope {
@@ -28,16 +34,28 @@ enum ScopeSource {
 }
 
 impl DefaultScope {
-    pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> DefaultScope {
-        DefaultScope { scope, by: ScopeSource::Settings, weight }
+    /// Takes the scope from the `defaults` of the file if they have one, else from the settings.
+    pub(in crate::rules) fn new(
+        scopes: &Scopes,
+        domain: Option<&str>,
+        defaults: Option<&DefaultsFields>,
+    ) -> DefaultScope {
+        let (scope, by) = match defaults.and_then(|defaults| defaults.scope) {
+            Some(scope) => (scope, ScopeSource::Defaults),
+            None => (domain.map_or(scopes.all, |name| scopes.of(name)), ScopeSource::Settings),
+        };
+        DefaultScope { scope, by, weight: scopes.weight }
     }
 
+<<<<<<< HEAD
     /// Takes the scope from `defaults` if present, else leaves it.
     pub(in crate::rules) fn or_defaults(self, defaults: Option<&DefaultsFields>) -> DefaultScope {
         let own = defaults.and_then(|defaults| defaults.scope);
         own.map_or(self, |scope| DefaultScope { scope, by: ScopeSource::Defaults, ..self })
     }
 
+=======
+>>>>>>> lines1
     fn asks(self) -> &'static str {
         match self.by {
             ScopeSource::Rule => "`scope: fleet`",
@@ -298,6 +316,124 @@ fn max_over(
         return None;
     }
     Some(share)
+}
+
+/// Returns the region's part of a rule; `None` without regions. Warns if it is less than a token or permit.
+fn region(
+    weight: Option<u16>,
+    mapping: Mapping<'_>,
+    admitted: Option<&Admitted>,
+    report: &mut Report<'_>,
+) -> Option<Region> {
+    let weight = weight?;
+    let limit = admitted.map(|admitted| &admitted.limit)?;
+    for allowance in limit.allowances.iter().flatten() {
+        let (count, what, one) = match &allowance.quota {
+            Quota::TokenBucket(bucket) => (bucket.burst(), "burst", "token"),
+            Quota::Concurrency(quota) => (quota.max(), "`max`", "permit"),
+            quota if is_window(quota) && quota.limit() > 0 => (quota.limit(), "limit", "token"),
+            _ => continue,
+        };
+        if u64::from(count) * u64::from(weight) < percent::WHOLE {
+            let field = ["max", "burst", "rate"].into_iter().find(|field| mapping.has(field));
+            let at = mapping.at(field.unwrap_or_default());
+            let share = Percent(weight);
+            let message =
+                format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
+            let help = format!(
+                "write a larger {what}: the region has one {one} all the same, so that all regions together have more"
+            );
+            report.warning(at, message, help);
+            break;
+        }
+    }
+    Some(Region { weight, whole: whole_numbers(limit) })
+}
+
+/// Returns the numbers of all regions together; `None` if the limit has none of its own.
+fn whole_numbers(limit: &Limit) -> Option<WholeNumbers> {
+    match limit.quota()? {
+        Quota::TokenBucket(bucket) => {
+            Some(WholeNumbers::Tokens { rate: bucket.rate(), burst: bucket.burst() })
+        }
+        Quota::Concurrency(quota) => Some(WholeNumbers::Permits(quota.max())),
+        window if is_window(window) => {
+            let nanos = window.window().as_nanos();
+            let rate = Rate::new(window.limit(), nanos).ok();
+            rate.map(|rate| WholeNumbers::Tokens { rate, burst: window.limit() })
+        }
+        _ => None,
+    }
+}
+
+/// Scales a limit to the region's part.
+fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
+    let Some(Region { weight, .. }) = region.copied() else { return limit };
+    let rates = limit.allowances.iter().flatten().filter_map(|allowance| match &allowance.quota {
+        Quota::TokenBucket(bucket) => Some(part_of_rate(bucket.rate(), weight)),
+        _ => None,
+    });
+    // All quotas of a rule share one scale, so that their states are comparable.
+    let scales = rates.map(TickScale::for_rate).map(Some);
+    let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(TickScale::FINEST);
+    for allowance in limit.allowances.iter_mut().flatten() {
+        if let Quota::Concurrency(quota) = &allowance.quota {
+            let max = NonZeroU32::new(part_of_count(quota.max(), weight)).unwrap_or(NonZeroU32::MIN);
+            allowance.quota = Quota::Concurrency(ConcurrencyQuota::new(max));
+        }
+        let part = part_of_count(allowance.quota.limit(), weight);
+        let is_counted = is_window(&allowance.quota) && allowance.quota.limit() > 0;
+        if let Some(window) = is_counted.then(|| with_limit(&allowance.quota, part).ok()).flatten() {
+            if allowance.max_debt == allowance.quota.limit() {
+                allowance.max_debt = part;
+            }
+            allowance.quota = window;
+            continue;
+        }
+        let Quota::TokenBucket(bucket) = &allowance.quota else { continue };
+        let (whole, burst) = (bucket.burst(), part_of_count(bucket.burst(), weight));
+        let part = part_of_bucket(part_of_rate(bucket.rate(), weight), burst, scale);
+        if allowance.max_debt == whole {
+            allowance.max_debt = part.burst();
+        }
+        allowance.quota = Quota::TokenBucket(part);
+    }
+    limit
+}
+
+/// Scales a number by a weight, rounded down but at least 1.
+fn part_of_count(count: u32, weight: u16) -> u32 {
+    u32::try_from(u64::from(count) * u64::from(weight) / percent::WHOLE).unwrap_or(count).max(1)
+}
+
+/// Makes a bucket with as much of the burst as fits: all of it, unless filling it takes most of a year. Uses
+/// a scale of its own if the scale of the rule does not support the rate.
+fn part_of_bucket(rate: Rate, burst: u32, scale: TickScale) -> TokenBucketQuota {
+    let fit = |scale| TokenBucketQuota::with_largest_burst(rate, burst, scale).ok();
+    let part = [scale, TickScale::for_rate(rate)].into_iter().find_map(fit);
+    part.unwrap_or_else(|| {
+        unreachable!("a rate is kept on its own scale: the region would have all of the budget")
+    })
+}
+
+/// Scales a rate: exact if hosts can share it, else the next lower one of the same period or of one unit.
+fn part_of_rate(rate: Rate, weight: u16) -> Rate {
+    let (count, period) = (u64::from(rate.count()) * u64::from(weight), rate.period_nanos());
+    let common = greatest_common_divisor(count, percent::WHOLE).max(1);
+    let exact = (count / common, period.checked_mul(percent::WHOLE / common));
+    let below = (count / percent::WHOLE, Some(period));
+    let of_one = (
+        1,
+        u64::try_from((u128::from(period) * u128::from(percent::WHOLE)).div_ceil(u128::from(count.max(1))))
+            .ok(),
+    );
+    // If even that period is too long, use the longest: the part is then too large, but negligible.
+    let longest = (1, Some(PERIOD_NANOS_MAX));
+    let mut rates = [exact, below, of_one, longest].into_iter().filter_map(|(count, period)| {
+        let rate = Rate::new(u32::try_from(count).ok()?, period?).ok()?;
+        CellRate::of(rate).map(|_| rate)
+    });
+    rates.next().unwrap_or_else(|| unreachable!("hosts can share one unit in 366 days"))
 }
 
 /// Fields that have a meaning on one host only, the reason, and the help.

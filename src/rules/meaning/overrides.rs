@@ -179,8 +179,7 @@ impl<'k> OverridesReader<'k> {
         let source = report.source();
         let mut table = CsvTable::new(source.text());
         let mut cells = Vec::new();
-        let Some(columns) = self.header(&mut table, &mut cells, report) else { return Rows::default() };
-        let mut reader = TableRows { columns, rows: Rows::default(), lines: Vec::new(), text: Vec::new() };
+        let Some(mut reader) = self.header(&mut table, &mut cells, report) else { return Rows::default() };
         while let Some(record) = table.next(&mut cells) {
             if report.errors() >= ERRORS_MAX {
                 break;
@@ -209,7 +208,7 @@ impl<'k> OverridesReader<'k> {
         table: &mut CsvTable<'t>,
         cells: &mut Vec<Cell<'t>>,
         report: &mut Report<'_>,
-    ) -> Option<Columns> {
+    ) -> Option<TableRows> {
         let (key, column) = (self.key, self.column());
         let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([column]).collect();
         let example =
@@ -250,7 +249,16 @@ impl<'k> OverridesReader<'k> {
             return None;
         }
         let key = key.iter().map(|part| find(&part.attribute)).collect::<Option<Vec<_>>>()?;
-        Some(Columns { key, numbers: find(column)?, burst: find("burst"), count: cells.len() })
+        let (numbers, burst, count) = (find(column)?, find("burst"), cells.len());
+        Some(TableRows {
+            key,
+            numbers,
+            burst,
+            count,
+            rows: Rows::default(),
+            lines: Vec::new(),
+            text: Vec::new(),
+        })
     }
 }
 
@@ -291,16 +299,13 @@ impl OverrideQuota {
     }
 }
 
-struct Columns {
-    /// One for each key attribute.
+struct TableRows {
+    /// The column of each key attribute.
     key: Vec<usize>,
+    /// The columns of the quotas, and the number of all.
     numbers: usize,
     burst: Option<usize>,
     count: usize,
-}
-
-struct TableRows {
-    columns: Columns,
     rows: Rows,
     /// The line of each row in insertion order.
     lines: Vec<u32>,
@@ -315,7 +320,7 @@ impl TableRows {
         cells: &[Cell<'_>],
         reader: &mut OverridesReader<'_>,
     ) -> Result<(), (usize, ValueProblem)> {
-        let Columns { numbers, burst, count, .. } = self.columns;
+        let TableRows { numbers, burst, count, .. } = *self;
         if cells.len() != count {
             let message = format!("{} cells, and the header has {count}", cells.len());
             let help = "write one for each column; a value that holds a comma goes in quotes";
@@ -342,7 +347,7 @@ impl TableRows {
         let quota = quota.map_err(|wrong| (numbers, wrong))?;
         let number = reader.number_of(quota).map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
         self.fill(cells, reader.key)?;
-        let first = self.columns.key.first().copied().unwrap_or_default();
+        let first = self.key.first().copied().unwrap_or_default();
         match self.rows.insert(self.text.iter().map(String::as_str), number) {
             Ok(()) => {
                 self.lines.push(cells.first().map_or(0, Cell::line));
@@ -365,7 +370,7 @@ impl TableRows {
     /// Transforms the key values of a row as those of a request are transformed.
     fn fill(&mut self, cells: &[Cell<'_>], key: &[KeyPart]) -> Result<(), (usize, ValueProblem)> {
         self.text.resize(key.len(), String::new());
-        for ((part, place), value) in key.iter().zip(&self.columns.key).zip(&mut self.text) {
+        for ((part, place), value) in key.iter().zip(&self.key).zip(&mut self.text) {
             let cell = cells.get(*place).map_or("", |cell| &*cell.text);
             let attribute = shown(&part.attribute);
             if cell.is_empty() {

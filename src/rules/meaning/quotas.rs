@@ -5,10 +5,12 @@ use jiff::tz::{Offset, TimeZone};
 
 use super::limits::{Numbers, WrittenOver as Written};
 use super::overrides::{OverrideQuota, OverridesReader};
-use crate::limit::fixed_window::WindowAlign;
-use crate::limit::{
-    LimitError, Quota, Rate, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
-};
+use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign};
+use crate::limit::leaky_bucket::LeakyBucketQuota;
+use crate::limit::sliding_log::SlidingLogQuota;
+use crate::limit::sliding_window::SlidingWindowQuota;
+use crate::limit::token_bucket::TokenBucketQuota;
+use crate::limit::{LimitError, Quota, Rate, TickScale};
 use crate::rules::file::{Algorithm, Align};
 use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
@@ -89,30 +91,22 @@ impl Numbers<'_> {
     ) -> Result<Option<Quota>, ValueProblem> {
         let rate_text::WrittenRate::Every(count, period) = override_quota.rate else { return Ok(None) };
         let wrong = |error: LimitError| impossible(override_quota.rate, error);
+        let bucket = || {
+            let rate = Rate::new(count, period.nanos()).map_err(wrong)?;
+            Ok((rate, scale.unwrap_or(TickScale::for_rate(rate))))
+        };
         let quota = match self.algorithm {
             Algorithm::TokenBucket => {
-                let Some(rate) = override_quota.rate.steady()? else { return Ok(None) };
+                let (rate, scale) = bucket()?;
                 let burst = override_quota.burst.unwrap_or(count);
-                let quota = token_bucket::TokenBucketQuota::on_scale(
-                    rate,
-                    burst,
-                    scale.unwrap_or(TickScale::for_rate(rate)),
-                );
-                Quota::TokenBucket(
-                    quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
-                )
+                let wrong = |error| bucket_wrong(error, &format!("burst {burst}"), rate);
+                Quota::TokenBucket(TokenBucketQuota::on_scale(rate, burst, scale).map_err(wrong)?)
             }
             Algorithm::LeakyBucket => {
-                let Some(rate) = override_quota.rate.steady()? else { return Ok(None) };
+                let (rate, scale) = bucket()?;
                 let queue = self.fields.queue.unwrap_or_default();
-                let quota = leaky_bucket::LeakyBucketQuota::on_scale(
-                    rate,
-                    queue,
-                    scale.unwrap_or(TickScale::for_rate(rate)),
-                );
-                Quota::LeakyBucket(
-                    quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
-                )
+                let wrong = |error| bucket_wrong(error, &format!("queue {queue}"), rate);
+                Quota::LeakyBucket(LeakyBucketQuota::on_scale(rate, queue, scale).map_err(wrong)?)
             }
             Algorithm::FixedWindow => {
                 let align = match (self.fields.align, &self.fields.timezone) {
@@ -120,18 +114,16 @@ impl Numbers<'_> {
                     (_, Some(zone)) => calendar_of(&zone.0),
                     (_, None) => WindowAlign::Utc,
                 };
-                Quota::FixedWindow(fixed_window::FixedWindowQuota::new(count, period, align).map_err(wrong)?)
+                Quota::FixedWindow(FixedWindowQuota::new(count, period, align).map_err(wrong)?)
             }
             Algorithm::SlidingLog => {
-                Quota::SlidingLog(sliding_log::SlidingLogQuota::new(count, period.nanos()).map_err(wrong)?)
+                Quota::SlidingLog(SlidingLogQuota::new(count, period.nanos()).map_err(wrong)?)
             }
             Algorithm::SlidingWindow => {
                 let buckets = self.fields.buckets.map_or(BUCKETS, u32::from);
                 // Values too large for the type are also above the maximum.
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
-                Quota::SlidingWindow(
-                    sliding_window::SlidingWindowQuota::new(count, period.nanos(), buckets).map_err(wrong)?,
-                )
+                Quota::SlidingWindow(SlidingWindowQuota::new(count, period.nanos(), buckets).map_err(wrong)?)
             }
         };
         Ok(Some(quota))
@@ -186,7 +178,7 @@ fn bucket_wrong(error: LimitError, what: &str, rate: Rate) -> ValueProblem {
 }
 
 /// Returns the number of units that a key's log must hold: N and the debt, or the soft limit.
-fn most(log: &sliding_log::SlidingLogQuota, over: &OverTreatment, max_debt: u32) -> u32 {
+fn most(log: &SlidingLogQuota, over: &OverTreatment, max_debt: u32) -> u32 {
     let soft = match over {
         OverTreatment::Soft(larger) => larger.limit(),
         OverTreatment::Refuse | OverTreatment::Elastic(_) => 0,
@@ -210,7 +202,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota
         Quota::TokenBucket(quota) => {
             let rate = share_of_rate(quota.rate(), share).unwrap_or(quota.rate());
             let scale = scale.unwrap_or(TickScale::for_rate(rate));
-            token_bucket::TokenBucketQuota::on_scale(rate, part, scale).map(Quota::TokenBucket)
+            TokenBucketQuota::on_scale(rate, part, scale).map(Quota::TokenBucket)
         }
         window => with_limit(window, part),
     };
@@ -220,7 +212,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota
 pub(super) fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, LimitError> {
     Ok(match quota {
         Quota::TokenBucket(quota) => {
-            Quota::TokenBucket(token_bucket::TokenBucketQuota::on_scale(quota.rate(), limit, quota.scale())?)
+            Quota::TokenBucket(TokenBucketQuota::on_scale(quota.rate(), limit, quota.scale())?)
         }
         // `limit` does not apply: a leaky bucket has no `over`.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),

@@ -188,8 +188,9 @@ fn settle(
     if let Some((at, own)) = part(ShedPart::Fleet) {
         settle_reserve(shed, priorities, at, reserved_for.zip(at_field(own, "for")), report);
     }
-    if let Some((at, _)) = part(ShedPart::Workers) {
-        check_workers(shed, priorities, at, report);
+    let never_sheds = priorities.len() < 2 && shed.workers.is_some_and(|workers| !workers.shed_critical);
+    if let Some((at, _)) = part(ShedPart::Workers).filter(|_| never_sheds) {
+        report.error(at, alone("workers", priorities), HELP_ALONE);
     }
 }
 
@@ -277,13 +278,6 @@ fn settle_reserve(
             "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
         );
         report.warning(at, message, "write a smaller `reserve`: the rest is rounded down to whole slots");
-    }
-}
-
-fn check_workers(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
-    let all = shed.workers.is_some_and(|workers| workers.shed_critical);
-    if priorities.len() < 2 && !all && shed.workers.is_some() {
-        report.error(at, alone("workers", priorities), HELP_ALONE);
     }
 }
 

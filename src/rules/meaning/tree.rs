@@ -222,12 +222,44 @@ impl<'n> TreeEntry<'n> {
 /// Makes a limit: windows aligned to the Unix epoch, in which refused requests count.
 fn rate_limit(fields: &RateLimitFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Limit> {
     let unlimited = fields.unlimited.unwrap_or_default();
-    let count = count(fields, unlimited, mapping, report);
-    let seconds = unit(fields, unlimited, mapping, report);
+    match (fields.requests_per_unit, unlimited) {
+        (None, false) => {
+            let message = "without `requests_per_unit` every request is refused";
+            let help = "write how many may pass, or `requests_per_unit: 0` if none is meant";
+            report.warning(mapping.0.at, message, help);
+        }
+        (Some(_), true) => {
+            let message = "`requests_per_unit` has no effect beside `unlimited`";
+            report.warning(mapping.at("requests_per_unit"), message, "leave one of the two out");
+        }
+        (None, true) | (Some(_), false) => {}
+    }
+    let (at, unit) = (mapping.at("unit"), fields.unit.map(|unit| unit.0.to_lowercase()));
+    let known = unit.as_ref().and_then(|unit| UNITS.iter().find(|(known, _)| known == unit));
+    match (&unit, known, unlimited) {
+        (None, _, false) => {
+            let help = "write `unit: second`, minute, hour, day, week, month or year, or `unlimited: true`";
+            report.error(mapping.0.at, "`rate_limit` needs `unit`", help);
+        }
+        (Some(unit), Some(_), true) => {
+            let message = format!("an unlimited descriptor has no unit, and this says {}", shown(unit));
+            report.error(at, message, "leave out `unit`, or `unlimited`");
+        }
+        (Some(_), None, true) => {
+            report.warning(at, "`unit` has no effect beside `unlimited`", "leave it out");
+        }
+        (Some(unit), None, false) => {
+            let help = suggest(unit, &UNITS.map(|(known, _)| known));
+            report.error(at, format!("unknown unit {}", shown(unit)), help);
+        }
+        (None, _, true) | (Some(_), Some(_), false) => {}
+    }
     let allowance = match unlimited {
         true => None,
         false => {
-            let period = WindowPeriod::Nanos(u64::from(seconds?) * SECOND_NANOS);
+            let (_, seconds) = known?;
+            let count = fields.requests_per_unit.map_or(0, |count| count.0);
+            let period = WindowPeriod::Nanos(u64::from(*seconds) * SECOND_NANOS);
             let quota = FixedWindowQuota::new(count, period, WindowAlign::Epoch);
             let quota =
                 quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
@@ -235,59 +267,6 @@ fn rate_limit(fields: &RateLimitFields<'_>, mapping: Mapping<'_>, report: &mut R
         }
     };
     Some(Limit { allowances: vec![allowance], refused: RefusedCost::Counted, ..Limit::unlimited() })
-}
-
-fn count(
-    fields: &RateLimitFields<'_>,
-    unlimited: bool,
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> u32 {
-    let Some(count) = fields.requests_per_unit else {
-        if !unlimited {
-            let message = "without `requests_per_unit` every request is refused";
-            let help = "write how many may pass, or `requests_per_unit: 0` if none is meant";
-            report.warning(mapping.0.at, message, help);
-        }
-        return 0;
-    };
-    if unlimited {
-        let message = "`requests_per_unit` has no effect beside `unlimited`";
-        report.warning(mapping.at("requests_per_unit"), message, "leave one of the two out");
-    }
-    count.0
-}
-
-/// Returns the length of a window in seconds. The unit of an unlimited node is an error if it is a known one,
-/// another word a warning.
-fn unit(
-    fields: &RateLimitFields<'_>,
-    unlimited: bool,
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> Option<u32> {
-    let at = mapping.at("unit");
-    let Some(unit) = fields.unit.map(|unit| unit.0.to_lowercase()) else {
-        if !unlimited {
-            let help = "write `unit: second`, minute, hour, day, week, month or year, or `unlimited: true`";
-            report.error(mapping.0.at, "`rate_limit` needs `unit`", help);
-        }
-        return None;
-    };
-    let known = UNITS.iter().find(|(known, _)| *known == unit);
-    match (known, unlimited) {
-        (Some(_), true) => {
-            let message = format!("an unlimited descriptor has no unit, and this says {}", shown(&unit));
-            report.error(at, message, "leave out `unit`, or `unlimited`");
-        }
-        (None, true) => report.warning(at, "`unit` has no effect beside `unlimited`", "leave it out"),
-        (None, false) => {
-            let help = suggest(&unit, &UNITS.map(|(known, _)| known));
-            report.error(at, format!("unknown unit {}", shown(&unit)), help);
-        }
-        (Some(_), false) => {}
-    }
-    known.map(|(_, seconds)| *seconds)
 }
 
 fn replaces(

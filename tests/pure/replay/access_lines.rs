@@ -19,9 +19,12 @@ fn denied(lines: &[String], conditions: &[Value]) -> Vec<Value> {
     decisions_of(&files.replay(&["access.log", "--rules", "api.yaml", "--decisions", "-"]))
 }
 
+/// An attribute, a line with this status, and the value.
+type Row<'t> = (&'t str, &'t dyn Fn(usize) -> String, Option<&'t str>);
+
 /// Checks one attribute of each line; `None`: it has none. The status, which differs, tells the lines apart.
 #[track_caller]
-fn check(table: &[(&str, &dyn Fn(usize) -> String, Option<&str>)]) {
+fn check(table: &[Row<'_>]) {
     let status = |place: usize| 100 + place;
     let lines: Vec<String> =
         table.iter().enumerate().map(|(place, (_, line, _))| line(status(place))).collect();
@@ -173,7 +176,6 @@ fn normalizes_paths_as_middlewares_do() {
         move |status| format!(r#"192.0.2.1 - - {TIME} "GET {target} HTTP/1.1" {status} 0 "-" "-""#)
     });
     let rows = table.iter().zip(&lines);
-    let rows: Vec<(&str, &dyn Fn(usize) -> String, Option<&str>)> =
-        rows.map(|((_, path), line)| ("path", line as &dyn Fn(usize) -> String, Some(*path))).collect();
+    let rows: Vec<Row<'_>> = rows.map(|((_, path), line)| ("path", line as _, Some(*path))).collect();
     check(&rows);
 }

@@ -61,6 +61,67 @@ fn steps_of_each_rule_sum_to_summary() {
     }
 }
 
+/// The page of a trace with an allowed request at each of these times, in seconds.
+fn report_of_times(times: impl Iterator<Item = String>) -> String {
+    let trace: String = times.map(|time| hit(&time, "u1")).collect();
+    let files = Files::new(&[("api.yaml", "domain: api\n"), ("trace.jsonl", &trace)]);
+    report(&files, &["trace.jsonl", "--rules", "api.yaml"]).0
+}
+
+/// The height of the line of allowed requests in each step, from 98, which is none, to 2, which is the most of any.
+fn heights(page: &str) -> Vec<u32> {
+    let points = between(page, "class=\"passed line\" d=\"M", "\"")[0].split('L');
+    points.step_by(2).map(|point| point.split(' ').nth(1).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn steps_grow_with_trace_and_sum_to_its_requests() {
+    const SECOND: u64 = 1_000_000_000;
+    let millis = [0, 1, 100, 1_000, 17_000, 3_600_000, 86_400_000, 40 * 31_536_000_000];
+    for span in millis.map(|millis| millis * 1_000_000) {
+        let times = (0..=1_000).map(|place| 5 * SECOND + span / 1_000 * place);
+        let page = report_of_times(times.map(|nanos| format!("{}.{:09}", nanos / SECOND, nanos % SECOND)));
+        let most = between(
+            &page,
+            "Decisions over time: 1 001 allowed, 0 limited or denied, 0 shed; at most ",
+            " in ",
+        );
+        let (most, steps) = (most[0].replace(' ', "").parse::<u32>().unwrap(), heights(&page).len());
+        assert!(steps <= 240, "{span}: {steps}");
+        assert!(span < SECOND / 10 || steps >= 240 / 13, "{span}: {steps}");
+        assert!(span < SECOND || most < 100, "{span}: spread over its steps: {most}");
+    }
+}
+
+#[test]
+fn places_events_in_the_step_of_their_time() {
+    // Two bursts 10 s apart, then a request at the end.
+    let times = ["0", "0.001", "0.002", "10", "10.001", "20"].map(str::to_owned);
+    let page = report_of_times(times.into_iter());
+    has(&page, &["at most 3 in 100ms"]);
+    let some: Vec<_> = heights(&page).into_iter().enumerate().filter(|(_, height)| *height < 98).collect();
+    assert_eq!(some, [(0, 2), (100, 34), (200, 66)]);
+    // Unix time behind the zero of the trace is one gap.
+    let times = ["0", "0", "1732186800", "18446744073.709551615"].map(str::to_owned);
+    let page = report_of_times(times.into_iter());
+    has(&page, &["Decisions over time: 4 allowed", "at most 2 in "]);
+    assert_eq!(heights(&page)[0], 2);
+}
+
+#[test]
+fn formats_times_as_the_trace_has_them() {
+    for (time, expected) in [
+        ("0", "0s"),
+        ("90.5", "1m 30s"),
+        ("1732183201", "2024-11-21 10:00:01 UTC"),
+        ("18446744073.709551615", "2554-"),
+    ] {
+        let page = report_of_times(std::iter::once(time.to_owned()));
+        let begin = between(&page, "<div class=\"span\" aria-hidden=\"true\"><span>", "</span>")[0];
+        assert!(begin.starts_with(expected), "{time}: {begin}");
+    }
+}
+
 #[test]
 fn report_shows_known_spread_and_limit() {
     // The first of a hundred callers sends one request in its minute, the last a hundred; then each sends
@@ -83,6 +144,28 @@ fn report_shows_known_spread_and_limit() {
     assert!(most.contains("20 of 90") && most.contains("user=u100") && !most.contains("user=u80<"), "{most}");
     assert!(most.contains("user=u100</bdi></th><td class=\"number\">90</td>"), "{most}");
     assert!(most.find("u100").unwrap() < most.find("u99").unwrap());
+}
+
+#[test]
+fn shows_most_refused_of_any_number_of_callers() {
+    // Every request is refused; three callers send every tenth, among new ones.
+    let rules = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1/s, burst: 1}]\n";
+    let trace: String = (0..20_000)
+        .map(|step| {
+            let user = if step % 10 == 0 { step / 10 % 3 } else { 1_000 + step };
+            hit("0", &format!("u{user}")).replace('}', ", \"cost\": 2}")
+        })
+        .collect();
+    let files = Files::new(&[("api.yaml", rules), ("trace.jsonl", &trace)]);
+    let (page, _) = report(&files, &["trace.jsonl", "--rules", "api.yaml"]);
+    let most = between(&page, "<table class=\"most\">", "</table>")[0];
+    for (user, exact) in [(0, 667), (1, 667), (2, 666)] {
+        let cell = between(most, &format!("user=u{user}</bdi></th><td class=\"number\">"), "</td>")[0];
+        let numbers = cell.split(|character: char| !character.is_ascii_digit());
+        let numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+        let (count, error) = (numbers[0], numbers.get(1).copied().unwrap_or(0));
+        assert!(count >= exact && count - error <= exact && error < exact / 2, "{user}: {cell}");
+    }
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn rate_is_micro_tokens_per_microsecond() {
         (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
         (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
         (2_000_000_000, SECOND, None),
-        // More than 10⁹ parts.
+        // Too many parts of a token.
         (1_000_000_007, 30 * 86_400 * SECOND, None),
         // The product alone is below 2⁵³, but not together with a remainder.
         (999_999_937, 5_000_000 * SECOND, None),
