@@ -3,7 +3,7 @@
 use super::shards::Shard;
 use super::table::StateTable;
 use super::tag::{TableState, Tag};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::fixed_window::{self, FixedWindowState};
 use crate::limit::leaky_bucket::{self, QueueWait};
 use crate::limit::share::{self, CompactShare};
@@ -69,8 +69,9 @@ pub(super) trait AlgorithmTable {
     /// Charges actual use after the fact, limited by the maximum debt.
     fn charge_debt(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
 
-    /// Refunds unused units, never above full.
-    fn refund(&self, state: &mut Self::State, now: Now, amount: u32);
+    /// Refunds unused units, never above full. `charged_at`: when they were charged, if that is known; a window gives back
+    /// only what it counts still.
+    fn refund(&self, state: &mut Self::State, now: Now, amount: u32, charged_at: Option<Timestamp>);
 
     fn level(&self, state: &Self::State, now: Now) -> QuotaLevel;
 
@@ -177,7 +178,7 @@ impl AlgorithmTable for token_bucket::TokenBucketQuota {
         *state = state.charge_debt(self, now.at, amount, debt_max);
     }
 
-    fn refund(&self, state: &mut GcraState, now: Now, amount: u32) {
+    fn refund(&self, state: &mut GcraState, now: Now, amount: u32, _: Option<Timestamp>) {
         *state = state.refund(self, now.at, amount);
     }
 
@@ -216,7 +217,7 @@ impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
     fn charge_debt(&self, _: &mut GcraState, _: Now, _: u32, _: u32) {}
 
     /// No effect: a reserved slot is not transferable.
-    fn refund(&self, _: &mut GcraState, _: Now, _: u32) {}
+    fn refund(&self, _: &mut GcraState, _: Now, _: u32, _: Option<Timestamp>) {}
 
     fn level(&self, state: &GcraState, now: Now) -> QuotaLevel {
         state.level(self.bucket(), now.at)
@@ -242,8 +243,8 @@ macro_rules! counts {
             state.charge_debt(self, now, amount, debt_max);
         }
 
-        fn refund(&self, state: &mut Self::State, now: Now, amount: u32) {
-            state.refund(self, now, amount);
+        fn refund(&self, state: &mut Self::State, now: Now, amount: u32, charged_at: Option<Timestamp>) {
+            state.refund(self, now, amount, charged_at);
         }
 
         fn level(&self, state: &Self::State, now: Now) -> QuotaLevel {
@@ -331,7 +332,7 @@ impl AlgorithmTable for share::ShareQuota {
         state.update(self, now.at, |share| share.charge_debt(self, now.at, amount, debt_max));
     }
 
-    fn refund(&self, state: &mut CompactShare, now: Now, amount: u32) {
+    fn refund(&self, state: &mut CompactShare, now: Now, amount: u32, _: Option<Timestamp>) {
         state.update(self, now.at, |share| share.refund(self, now.at, amount));
     }
 

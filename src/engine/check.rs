@@ -85,6 +85,8 @@ pub(super) struct CheckContext<'a> {
     /// Whether elastic quotas have room.
     pub(super) has_elastic_room: bool,
     pub(super) leases: bool,
+    /// When the cost of a refund was charged, if that is known.
+    pub(super) charged_at: Option<Timestamp>,
     /// Whether the true cost exceeds `u32::MAX`: every rule that counts the cut cost refuses it for good.
     pub(super) oversized: bool,
 }
@@ -466,7 +468,7 @@ impl StageCheck {
         self.judge(context, shard);
     }
 
-    pub(super) fn refund(&self, compiled_rule: &CompiledRule) -> LeaseCharge {
+    pub(super) fn refund(&self, compiled_rule: &CompiledRule, now: Now) -> LeaseCharge {
         LeaseCharge {
             rule: compiled_rule.identity,
             digest: if self.beyond == Some(OverQuota::Elastic) { self.elastic_digest() } else { self.digest },
@@ -474,6 +476,7 @@ impl StageCheck {
             allowance: self.allowance,
             cost: self.cost,
             is_elastic: self.beyond == Some(OverQuota::Elastic),
+            at: Some(now.at),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::rule_set::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
 use super::sync::Ordering;
 use super::workspace::Workspace;
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::Outcome;
 use crate::rules::{ListKind, ListedEntry, Mode, Rule, Selection};
 use crate::shed::hint;
@@ -139,7 +139,8 @@ impl<'d> Judgement<'d> {
                 let gate = self.find_gate(reserved.session);
                 let is_noncritical = gate.is_none_or(|gate| gate.shedding.is_noncritical(priority));
                 reserved.session.pool().add_lease(is_noncritical, None);
-                decision.lease = self.grant_lease(reserved, request, Some(is_noncritical), workspace);
+                decision.lease =
+                    self.grant_lease(reserved, request, self.now.at, Some(is_noncritical), workspace);
             }
             return EngineAnswer::Decided(decision);
         }
@@ -172,6 +173,7 @@ impl<'d> Judgement<'d> {
             wait_max,
             has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),
             leases: false,
+            charged_at: None,
             oversized: false,
         }
     }
@@ -267,7 +269,8 @@ impl<'d> Judgement<'d> {
         workspace.list_all_limits(&self.compiled.domain, request);
         let lease = reserved.filter(|_| granted).and_then(|reserved| {
             let is_noncritical = gate.map(|gate| gate.shedding.is_noncritical(priority));
-            self.grant_lease(reserved, request, is_noncritical, workspace)
+            let Admission::Granted(wait) = admission else { return None };
+            self.grant_lease(reserved, request, self.now.at.after(wait.into()), is_noncritical, workspace)
         });
         let (mut shedder, mut slot, mut refusing) = (None, None, None);
         let (verdict, binding, retry) = match admission {
@@ -314,14 +317,15 @@ impl<'d> Judgement<'d> {
         &self,
         reserved: Reservation<'_>,
         request: &Request<'_>,
+        starts_at: Timestamp,
         is_noncritical: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.add_ties(self.compiled, reserved.name);
+        workspace.add_ties(self.compiled, reserved.name, self.now);
         let cost = self.engine.tie_cost(request, workspace);
         let is_noncritical = is_noncritical.unwrap_or_else(|| reserved.session.pool().add_lease(true, None));
         let (lasts, ties) = (workspace.lease_ttl.unwrap_or(LEASE_TTL_DEFAULT), &workspace.ties);
-        let lease = NewLease { ttl: lasts, request: request.id, ties, is_noncritical, cost };
+        let lease = NewLease { starts_at, ttl: lasts, request: request.id, ties, is_noncritical, cost };
         self.engine.grant_lease(reserved, &lease, self.now)
     }
 

@@ -272,11 +272,11 @@ impl Leases {
         number: u64,
         now: Now,
         covers: Covers<'_>,
-    ) -> Result<bool, Digest> {
+    ) -> Result<Option<Timestamp>, Digest> {
         let hidden = self.numbers.decode_index(number);
         let mut tables = self.tables.iter();
         let taken = tables.find_map(|table| table.lock().take_cost(user, (hidden, number), now.at, covers));
-        taken.unwrap_or(Ok(false))
+        taken.unwrap_or(Ok(None))
     }
 
     /// Returns whether the session still holds a live lease of this number.

@@ -41,8 +41,13 @@ pub struct RefundableCost {
     pub name: Option<Digest>,
 }
 
-/// A refunded cost: the name and the time of its remembered grant, if it has one.
-pub(super) type Refunded = Option<(Digest, Timestamp)>;
+/// A cost that was taken for its refund.
+pub(super) struct Refunded {
+    /// When it was charged; of a lease without a name the time of its grant, or of its last renewal.
+    pub(super) at: Timestamp,
+    /// The name of its remembered grant, if it has one.
+    pub(super) name: Option<Digest>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RefundKind {
@@ -137,7 +142,7 @@ impl RefundableCosts {
             spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
         };
         let spent = table.find(name).filter(is_covered)?;
-        let refunded = spent.name.map(|name| (name, spent.at));
+        let refunded = Refunded { at: spent.at, name: spent.name };
         table.remove(name, shards.memory());
         Some(refunded)
     }
@@ -252,7 +257,7 @@ impl Engine {
                     units => refund.is_covered(cost.fingerprint, units),
                 };
                 match self.leases.take_cost(by.user, number, now, &covers) {
-                    Ok(is_taken) => is_taken.then_some(None),
+                    Ok(taken) => taken.map(|at| Refunded { at, name: None }),
                     Err(name) => self.refundable_costs.take_refund(&name, &refund, &self.shards, now),
                 }
             }

@@ -273,7 +273,7 @@ fn refund_state<A: AlgorithmTable>(
         // A bucket of another generation is adopted at its next check, not here.
         if !A::CONVERTS_STATES || found.tag() == refund.digest.tag() {
             let change = |state: &mut A::State| {
-                quota.refund(state, now, refund.cost);
+                quota.refund(state, now, refund.cost, refund.at);
                 quota.level(state, now)
             };
             // A refund never grows a state.

@@ -9,6 +9,7 @@ use super::digest::Digest;
 use super::leases::LeaseResource;
 use super::request::{Charge, Descriptors, Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRule};
+use crate::clock::Now;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
 use crate::terms::NoteKind;
@@ -236,7 +237,7 @@ impl Workspace {
     }
 
     /// Ties the permits, the refundable charges and the request's name to the lease.
-    pub(super) fn add_ties(&mut self, compiled: &CompiledDomain, name: Option<Digest>) {
+    pub(super) fn add_ties(&mut self, compiled: &CompiledDomain, name: Option<Digest>, now: Now) {
         self.ties.extend(name.map(LeaseResource::IdempotencyKey));
         for check in self.checks.iter().filter(|check| check.charged) {
             if check.is_concurrency {
@@ -246,7 +247,7 @@ impl Workspace {
             let number = check.rule as usize;
             let refunds = compiled.domain.rules().get(number).is_some_and(|rule| rule.refund_on.is_some());
             if let Some(compiled_rule) = compiled.rules.get(number).filter(|_| refunds && check.passes()) {
-                self.ties.push(LeaseResource::Refund(check.refund(compiled_rule)));
+                self.ties.push(LeaseResource::Refund(check.refund(compiled_rule, now)));
             }
         }
     }

@@ -69,6 +69,34 @@ impl LogEntries {
         self.set_newest(whole, LogEntry { nanos, sum }, left);
     }
 
+    /// Drops units of one entry, counted from the oldest, and the entry if none are left.
+    pub(super) fn drop_units_of(&mut self, index: usize, units: u32) {
+        let Some((_, own)) = self.all().iter().nth(index) else { return };
+        let dropped = units.min(own);
+        let held = match self {
+            LogEntries::Few { len, slots } => slots.get_mut(index..usize::from(*len)),
+            LogEntries::Many { head, len, units, slots } => {
+                *units -= dropped;
+                slots.get_mut(usize::from(*head) + index..usize::from(*head) + usize::from(*len))
+            }
+        };
+        let held = held.unwrap_or_default();
+        for entry in &mut *held {
+            entry.sum = entry.sum.wrapping_sub(low_half(dropped));
+        }
+        if dropped < own {
+            return;
+        }
+        held.rotate_left(1);
+        match self {
+            LogEntries::Few { len, .. } => *len -= 1,
+            LogEntries::Many { head, len, .. } => {
+                *len -= 1;
+                *head = if *len == 0 { 0 } else { *head };
+            }
+        }
+    }
+
     /// Merges the oldest `merged` entries, which are not all, into the entry after them.
     pub(super) fn merge_oldest(&mut self, merged: usize) {
         self.cut_oldest(merged, self.all().units);

@@ -14,6 +14,8 @@
 //! wall clock does, and once the wall clock is correct a calendar window ends at its correct instant. A step of the
 //! wall clock opens at most one additional window.
 
+use std::time::Duration;
+
 use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
@@ -269,8 +271,11 @@ impl FixedWindowState {
         self.count_up(quota, now, amount, quota.count.saturating_add(debt_max));
     }
 
-    /// Refunds units, at most those that this window has counted.
-    pub fn refund(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32) {
+    /// Refunds units, at most those that this window has counted; none if they were charged in one before.
+    pub fn refund(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32, charged_at: Option<Timestamp>) {
+        if charged_at.is_some_and(|at| at.after(CLOCK_SKEW_MAX) < self.began()) {
+            return;
+        }
         let left = self.used(quota, now).saturating_sub(amount);
         *self = FixedWindowState::from_parts(self.began(), left);
     }
@@ -356,6 +361,9 @@ fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, LimitError> {
         WindowPeriod::Nanos(_) => Err(LimitError::PartDays),
     }
 }
+
+/// Of two threads that charge one key, the one that read the clock first may charge last.
+const CLOCK_SKEW_MAX: Duration = Duration::from_millis(1);
 
 /// The bits of the count in the word of the instant.
 const COUNT_BITS: u64 = 0xff;

@@ -148,6 +148,14 @@ impl Ring {
         }
     }
 
+    /// Removes units of the bucket `back` places before the newest, if there is one.
+    pub(super) fn remove_of(&mut self, back: usize, units: u32) {
+        self.set_count(back, self.count(back).saturating_sub(units));
+        if self.total() == 0 {
+            *self = Ring { began: self.began, counters: RingCounters::default() };
+        }
+    }
+
     fn set_count(&mut self, back: usize, count: u32) {
         if let RingCounters::Two(counts) = &mut self.counters {
             counts.get_mut(back).into_iter().for_each(|slot| *slot = count);

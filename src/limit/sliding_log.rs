@@ -17,7 +17,7 @@
 use super::entries::{EntryRun, LogEntries, NEWER_UNITS_MAX, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{LimitError, Outcome, QuotaLevel};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 
 /// The largest N. Such a log takes 125 000 bytes per key; above it exactness is not observable, and `sliding_window`
 /// takes a thousandth of the memory.
@@ -190,10 +190,18 @@ impl SlidingLogState {
         self.charge(quota, now, amount.min(room));
     }
 
-    /// Refunds units, the newest first; refunding more than there are yields the state of a new key.
-    pub fn refund(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32) {
+    /// Refunds units that were charged at an instant: those of its entry, or of the one that it was merged into; none once it
+    /// has left the window. Without an instant the newest first; refunding more than there are yields the state of a new key.
+    pub fn refund(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32, charged_at: Option<Timestamp>) {
         self.drop_expired(quota, now);
-        self.entries.drop_newest(amount);
+        let Some(charged) = charged_at.map(Timestamp::as_nanos) else {
+            return self.entries.drop_newest(amount);
+        };
+        let all = self.entries.all();
+        if judgement_nanos(all, now).saturating_sub(charged) < quota.window_nanos {
+            // A thread that read the clock before the newest entry was charged has charged that one.
+            self.entries.drop_units_of(all.count_while_time(|nanos| nanos < charged), amount);
+        }
     }
 
     /// The numbers of a reply about this key.

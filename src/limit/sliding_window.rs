@@ -163,9 +163,20 @@ impl SlidingWindowState {
         self.charge(quota, now, u32::try_from(room).map_or(amount, |room| amount.min(room)));
     }
 
-    /// Refunds units, from the newest bucket first; refunding more than there are yields the state of a new key.
-    pub fn refund(&mut self, _quota: &SlidingWindowQuota, _now: Now, amount: u32) {
-        self.0.remove(amount);
+    /// Refunds units that were charged at an instant: those of its bucket, none once that has left the window. Without an
+    /// instant from the newest bucket first; refunding more than there are yields the state of a new key.
+    pub fn refund(
+        &mut self,
+        quota: &SlidingWindowQuota,
+        now: Now,
+        amount: u32,
+        charged_at: Option<Timestamp>,
+    ) {
+        let Some(at) = charged_at else { return self.0.remove(amount) };
+        let bucket = |at: Timestamp| quota.bucket_at(unix_nanos(at, now)).0;
+        // One that another thread charged before the newest bucket began was counted in that.
+        let back = bucket(self.0.began()).saturating_sub(bucket(at));
+        self.0.remove_of(usize::try_from(back).unwrap_or(usize::MAX), amount);
     }
 
     /// The numbers of a reply about this key.

@@ -41,7 +41,7 @@ impl Condition {
     }
 
     /// Whether the value matches; an empty value counts as absent.
-    pub(crate) fn holds(&self, value: Option<&str>) -> bool {
+    pub fn holds(&self, value: Option<&str>) -> bool {
         match value.filter(|value| !value.is_empty()) {
             Some(value) => self.any_of.iter().any(|pattern| pattern.holds(value)),
             None => self.or_absent,

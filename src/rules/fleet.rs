@@ -275,11 +275,7 @@ pub struct FleetBound {
     /// Whether `extra` applies once per window.
     #[serde(skip)]
     pub(crate) windows: bool,
-<<<<<<< HEAD
-    /// The unit that hosts borrow: `token`, or `place` for permits.
-=======
     /// The unit that hosts borrow: `token` or `permit`.
->>>>>>> lines1
     #[serde(skip)]
     pub unit: &'static str,
     /// The fleet budget.

@@ -9,11 +9,7 @@ use std::sync::Arc;
 use arrayvec::{ArrayString, ArrayVec};
 use hashbrown::HashTable;
 
-<<<<<<< HEAD
-use super::names::hash;
-=======
 use super::names::{RuleNames, hash};
->>>>>>> lines1
 use super::prefixes::Prefixes;
 use super::source::Span;
 use super::{Glob, KeyPart, Position, Rule};

@@ -196,7 +196,7 @@ impl StageCheck {
         let had_some = self.soft_end(quota, context, shard).is_none();
         self.change(self.digest, quota, context, shard, |state| {
             if amount < 0 {
-                quota.refund(state, context.now, units);
+                quota.refund(state, context.now, units, context.charged_at);
             } else {
                 quota.charge_debt(state, context.now, units, limited_by.allowance.max_debt);
             }

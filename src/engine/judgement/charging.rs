@@ -30,15 +30,16 @@ impl Judgement<'_> {
         {
             return Ok(true);
         }
-        let mut refunded = None;
+        let (mut refunded, mut context) = (None, self.check_context(None));
         if charge.refund_of.is_some() && refundable_costs::is_negative(&charge.amount) {
             let taken = self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now);
             let Some(taken) = taken else { return Ok(false) };
-            refunded = taken;
+            context.charged_at = Some(taken.at);
+            refunded = taken.name.map(|name| (name, taken.at));
             workspace.exclude_lease_refunds(&self.compiled.domain);
         }
         let (checks, amounts) = workspace.checks_and_amounts();
-        settle_up(&self.check_context(None), checks, amounts);
+        settle_up(&context, checks, amounts);
         if let Some(named) = &mut named {
             let name = named.digest();
             self.engine.record_refundable_charge(charge, name, &mut workspace.hash_buffer, self.now);

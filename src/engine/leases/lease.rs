@@ -39,6 +39,8 @@ pub struct Lease {
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NewLease<'t> {
+    /// When its work may start, from which its time to live counts.
+    pub(in crate::engine) starts_at: Timestamp,
     pub(in crate::engine) ttl: Duration,
     pub(in crate::engine) request: u64,
     pub(in crate::engine) ties: &'t [LeaseResource],
@@ -134,6 +136,9 @@ pub struct LeaseCharge {
     pub cost: u32,
     /// Whether the second quota of an elastic rule was charged.
     pub is_elastic: bool,
+    /// When it was charged. Absent in older snapshots.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
 }
 
 pub(super) const NONE: u32 = u32::MAX;

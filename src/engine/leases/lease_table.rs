@@ -13,7 +13,7 @@ use super::session::{
 };
 use super::wheel::{ExpiryBatch, Wheel};
 use super::{Leases, TABLES};
-use crate::clock::{Now, Timestamp};
+use crate::clock::{NANOS_PER_MICRO, Now, Timestamp};
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 use crate::engine::snapshot::SnapshotEntry;
@@ -131,7 +131,7 @@ impl LeaseTable {
     ) -> Option<u64> {
         let lease = Lease {
             number: 0,
-            ends_at: at.after(new.ttl),
+            ends_at: new.starts_at.after(new.ttl),
             request: new.request,
             ties: Ties::from_slice(new.ties),
             cost: new.cost,
@@ -197,7 +197,7 @@ impl LeaseTable {
         (hidden, number): (u32, u64),
         now: Timestamp,
         covers: Covers<'_>,
-    ) -> Option<Result<bool, Digest>> {
+    ) -> Option<Result<Option<Timestamp>, Digest>> {
         let (index, _) = self.find(hidden, number)?;
         let lease = self.leases.get_mut(index as usize).filter(|lease| lease.ends_at > now)?;
         self.members.get(lease.member as usize).filter(|member| member.user == user)?;
@@ -209,17 +209,19 @@ impl LeaseTable {
                 LeaseResource::Permit(_) | LeaseResource::Refund(_) | LeaseResource::IdempotencyKey(_) => {}
             }
         }
-        let is_taken = lease.cost.fingerprint != 0 && covers(lease.cost, &units);
-        if is_taken {
-            lease.cost = LeaseCost::default();
+        if lease.cost.fingerprint == 0 || !covers(lease.cost, &units) {
+            return Some(Ok(None));
         }
-        Some(Ok(is_taken))
+        lease.cost = LeaseCost::default();
+        let ttl_nanos = u64::from(lease.ttl_millis) * 1_000 * NANOS_PER_MICRO;
+        Some(Ok(Some(Timestamp::from_nanos(lease.ends_at.as_nanos().saturating_sub(ttl_nanos)))))
     }
 
     pub(super) fn renew(&mut self, index: u32, at: Timestamp) -> Timestamp {
         self.wheel.remove(index, &mut self.leases);
         let Some(lease) = self.leases.get_mut(index as usize) else { return at };
-        lease.ends_at = at.after(Duration::from_millis(u64::from(lease.ttl_millis)));
+        // One whose work has not started keeps its end.
+        lease.ends_at = lease.ends_at.max(at.after(Duration::from_millis(u64::from(lease.ttl_millis))));
         let ends_at = lease.ends_at;
         self.wheel.insert(index, &mut self.leases);
         ends_at

@@ -47,15 +47,6 @@ impl DefaultScope {
         DefaultScope { scope, by, weight: scopes.weight }
     }
 
-<<<<<<< HEAD
-    /// Takes the scope from `defaults` if present, else leaves it.
-    pub(in crate::rules) fn or_defaults(self, defaults: Option<&DefaultsFields>) -> DefaultScope {
-        let own = defaults.and_then(|defaults| defaults.scope);
-        own.map_or(self, |scope| DefaultScope { scope, by: ScopeSource::Defaults, ..self })
-    }
-
-=======
->>>>>>> lines1
     fn asks(self) -> &'static str {
         match self.by {
             ScopeSource::Rule => "`scope: fleet`",
