@@ -83,9 +83,9 @@ impl Key {
         match self {
             TokenBucket(quota, state) => *state = state.refund(quota, now.at, amount),
             LeakyBucket(..) => {}
-            FixedWindow(quota, state) => state.refund(quota, now, amount),
-            SlidingLog(quota, state) => state.refund(quota, now, amount),
-            SlidingWindow(quota, state) => state.refund(quota, now, amount),
+            FixedWindow(quota, state) => state.refund(quota, now, amount, None),
+            SlidingLog(quota, state) => state.refund(quota, now, amount, None),
+            SlidingWindow(quota, state) => state.refund(quota, now, amount, None),
         }
     }
 

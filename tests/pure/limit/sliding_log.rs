@@ -180,7 +180,7 @@ proptest! {
                     definition.owe(&mut list, now, u64::from(units), u64::MAX);
                 }
                 _ => {
-                    log.refund(&quota, now, units);
+                    log.refund(&quota, now, units, None);
                     definition.refund(&mut list, now, u64::from(units));
                 }
             }
