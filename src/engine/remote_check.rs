@@ -176,8 +176,8 @@ fn record_missing_reply(
 ) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
     let (budgets, limits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
     for need in shortfalls.needs.iter().filter(|need| need.is_permit) {
-        if let Some(limit) = limits.get(&need.key.budget()) {
-            engine.record_unanswered_permit(&need.key, limit, now);
+        if limits.contains_key(&need.key.budget()) {
+            engine.record_unanswered_permit(&need.key, now);
         }
     }
     let miss = |need: &Shortfall| {

@@ -228,15 +228,14 @@ impl PermitSync {
     /// Requests permits for pending requests with the next tick. Without room for another key their answer is
     /// unknown.
     pub(super) fn request(&mut self, key: SharedKey, count: usize, now: Now) {
-        let limit = self.limits.get(&key.budget());
-        let is_closed =
-            self.closed_until.get(&self.buckets.of(&key.name())).is_some_and(|until| now.at < *until);
-        let is_known = self.keys.contains_key(&key.name());
-        let Some(limit) = limit.filter(|_| !is_closed && (is_known || self.keys.len() < KEYS_MAX)) else {
+        let closed_until = self.closed_until.get(&self.buckets.of(&key.name()));
+        let is_open = closed_until.is_none_or(|until| now.at >= *until);
+        let has_room = self.keys.contains_key(&key.name()) || self.keys.len() < KEYS_MAX;
+        if !is_open || !has_room || !self.limits.contains_key(&key.budget()) {
             self.unanswered.push((key, count));
             return;
-        };
-        self.engine.create_permits(&key, limit, now);
+        }
+        self.engine.create_permits(&key, now);
         self.open(key).requested += count;
         self.due.push(key);
     }
@@ -273,25 +272,26 @@ impl PermitSync {
     }
 
     fn look(&mut self, key: SharedKey, now: Now) -> Vec<PermitRequest> {
-        let limits = Arc::clone(&self.limits);
         let known = self.keys.get(&key.name()).map(|permits| permits.key.budget());
-        let Some(limit) = limits.get(&key.budget()).or_else(|| limits.get(&known?)) else {
+        if !known.into_iter().chain([key.budget()]).any(|budget| self.limits.contains_key(&budget)) {
             // The rule was removed: its members expire.
             self.close(&key);
             return Vec::new();
+        }
+        let (needed, key) = self.engine.report_permits(&key, now).unwrap_or((0, key));
+        let Some(max) = self.limits.get(&key.budget()).map(|limit| limit.quota.max()) else {
+            return Vec::new();
         };
-        let (needed, key) = self.engine.report_permits(&key, limit, now).unwrap_or((0, key));
-        let Some(limit) = limits.get(&key.budget()) else { return Vec::new() };
         if known.is_none() && (needed == 0 || self.keys.len() >= KEYS_MAX) {
             return Vec::new();
         }
         let permits = self.open(key);
-        let requests = permits.requests(needed, limit.quota.max(), now.at);
+        let requests = permits.requests(needed, max, now.at);
         let (renew_at, is_idle) = (permits.renew_at, permits.is_idle());
         if requests.iter().any(|request| request.is_whole) {
             self.renewals.push(Reverse((renew_at, key.name())));
         }
-        if is_idle && self.engine.remove_permits(&key, limit, now) {
+        if is_idle && self.engine.remove_permits(&key, now) {
             self.close(&key);
         }
         requests
@@ -337,7 +337,7 @@ impl PermitSync {
             reported_at: permits.reported_at,
             refused_for: if is_refused { REFUSED_FOR } else { Duration::ZERO },
         };
-        self.engine.apply_permit_reply(&key, limit, &reply, now);
+        self.engine.apply_permit_reply(&key, &reply, now);
         self.due.push(key);
     }
 

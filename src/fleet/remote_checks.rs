@@ -357,10 +357,11 @@ impl PendingChecks {
     fn grant(&mut self, queue: &mut PermitQueue, now: Now) {
         queue.checks.retain(|number| self.checks.contains_key(number));
         queue.new = queue.new.min(queue.checks.len());
-        let limits = self.engine.fleet_concurrency_limits();
-        let Some(limit) = limits.get(&queue.key.budget()) else { return };
+        if !self.engine.fleet_concurrency_limits().contains_key(&queue.key.budget()) {
+            return;
+        }
         while let Some(number) = queue.checks.front().copied() {
-            let Some(permit) = self.engine.claim_permit(&queue.key, limit, now) else { return };
+            let Some(permit) = self.engine.claim_permit(&queue.key, now) else { return };
             queue.checks.pop_front();
             let Some(open) = self.checks.get_mut(&number) else {
                 unreachable!("a permit claimed for no check would stay reserved")
