@@ -310,14 +310,15 @@ impl Engine {
         }
     }
 
-    /// Changes the state of a key, creating it if necessary.
+    /// Changes the state of a key, creating it if necessary. `None`: its rule was removed.
     pub(super) fn change_share<T>(
         &self,
         key: &SharedKey,
-        budget: &FleetBudget,
         now: Now,
         change: impl FnOnce(&mut share::ShareState, &share::ShareQuota) -> T,
-    ) -> T {
+    ) -> Option<T> {
+        let budgets = self.fleet_budgets();
+        let budget = budgets.get(&key.budget)?;
         let mut shard = self.shards.lock_for(&key.digest);
         let digest = budget.state(key);
         let quota = &budget.quota;
@@ -327,7 +328,7 @@ impl Engine {
         let (changed, evicted) = shard.shares.change(digest, self.shards.memory(), now, fresh, change);
         self.shards.count_evictions(evicted);
         self.queue_share_sync(&mut shard, key, &digest);
-        changed
+        Some(changed)
     }
 
     /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are
