@@ -15,18 +15,13 @@ impl Sync {
         let is_lost = self.buckets.answered(&batch.head, answer.born_us);
         self.counts.flushed += u64::from(is_lost);
         self.counts.batches += 1;
-        self.settle(batch, &answer.results, now);
-    }
-
-    fn settle(&mut self, batch: &SyncBatch, reply: &[CellReply], now: Now) {
-        let pace = self.pace(now.at);
-        let sent_at = batch.head.sent_at;
+        let (pace, sent_at) = (self.pace(now.at), batch.head.sent_at);
         assert_eq!(
             batch.numbers.len(),
-            reply.len(),
+            answer.results.len(),
             "a reply is read cell by cell: without its own the entry waits on"
         );
-        for ((number, ask), reply) in batch.numbers.iter().zip(&batch.asks).zip(reply) {
+        for ((number, ask), reply) in batch.numbers.iter().zip(&batch.asks).zip(&answer.results) {
             self.counts.cells += 1;
             self.counts.lost += u64::from(reply.lost);
             let below = reply.level.min(0).unsigned_abs();
