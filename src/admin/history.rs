@@ -228,14 +228,13 @@ impl HistorySample {
         HistorySample {
             at: now.at,
             counted: [allow, limit, wait, deny, shed, missed],
-            rules: rules.iter().map(of_rule).collect(),
+            rules: rules
+                .iter()
+                .map(|rule| (format!("{}/{}", rule.domain, rule.rule), rule.outcomes()))
+                .collect(),
             pools: admin.engine.pools(now).iter().filter(|pool| pool.configured).map(of_pool).collect(),
         }
     }
-}
-
-fn of_rule(rule: &RuleTotals) -> (String, [u64; OUTCOMES]) {
-    (format!("{}/{}", rule.domain, rule.rule), rule.outcomes())
 }
 
 fn of_pool(pool: &PoolView) -> (Box<str>, PoolStep) {

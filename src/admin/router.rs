@@ -80,15 +80,15 @@ async fn carry_out(
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    match on_a_thread(move || verb(&admin, by, &verbs::object(&body)?)).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
-        Err(answer) => answer,
-    }
+    let done = move || {
+        let done = verbs::object(&body).and_then(|object| verb(&admin, by, &object));
+        done.unwrap_or_else(|refusal| answer::error(refusal.status, refusal.message))
+    };
+    on_a_thread(done).await.unwrap_or_else(|failure| failure)
 }
 
 /// Runs blocking work on its own thread. The runtime's blocking pool panics if it cannot spawn a thread.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, HttpAnswer> {
+async fn on_a_thread(work: impl FnOnce() -> HttpAnswer + Send + 'static) -> Result<HttpAnswer, HttpAnswer> {
     static AT_ONCE: Semaphore = Semaphore::const_new(VERBS_AT_ONCE);
     let failed = |_| answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED);
     let permit = AT_ONCE.acquire().await.map_err(|_| failed(()))?;

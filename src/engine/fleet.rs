@@ -4,7 +4,7 @@
 use super::Engine;
 use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::{Digest, HashKey, Salt};
-use super::rule_set::{permit_salt, share_tag_and_salt};
+use super::rule_set::share_tag_and_salt;
 use super::shards::{DueShards, Shard};
 use super::sync::Mutex;
 use super::tag::Tag;
@@ -40,34 +40,39 @@ impl SharedKey {
         u128::from(self.digest).to_le_bytes()
     }
 
-    /// The digest of its state under a limit.
-    pub(super) fn state<Q>(&self, limit: &FleetLimit<Q>) -> Digest {
-        let (tag, salt) = limit.states;
-        self.digest.with_tag_and_salt(tag, salt)
-    }
-
     /// The number of its budget.
     pub const fn budget(&self) -> u64 {
         self.budget
     }
 }
 
-/// The quota of one limit over all hosts, and its rule.
+/// A fleet budget.
 #[derive(Clone, Debug)]
-pub struct FleetLimit<Q> {
+pub struct FleetBudget {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The quota of all hosts together.
-    pub quota: Q,
+    pub quota: share::ShareQuota,
     /// Separates the states of its keys from incomparable ones.
     states: (Tag, Salt),
 }
 
-/// A fleet budget.
-pub type FleetBudget = FleetLimit<share::ShareQuota>;
+impl FleetBudget {
+    /// The digest of the state of a key.
+    fn state(&self, key: &SharedKey) -> Digest {
+        let (tag, salt) = self.states;
+        key.digest.with_tag_and_salt(tag, salt)
+    }
+}
 
 /// A shared concurrency limit.
-pub type FleetConcurrencyLimit = FleetLimit<ConcurrencyQuota>;
+#[derive(Clone, Debug)]
+pub struct FleetConcurrencyLimit {
+    /// The rule as `domain/rule`.
+    pub rule: Arc<str>,
+    /// The quota of all hosts together.
+    pub quota: ConcurrencyQuota,
+}
 
 /// This host's share of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,13 +135,12 @@ impl FleetMembership {
                             let (budget, rule) = numbered();
                             quota.join(&joined.status, budget);
                             let (states, quota) = (share_tag_and_salt(quota, own), (**quota).clone());
-                            budgets.insert(budget, FleetLimit { rule, quota, states });
+                            budgets.insert(budget, FleetBudget { rule, quota, states });
                         }
                         Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
                             let (budget, rule) = numbered();
                             quota.join(&joined.status, budget);
-                            let (states, quota) = ((Tag::NONE, permit_salt(own)), quota.clone());
-                            limits.insert(budget, FleetLimit { rule, quota, states });
+                            limits.insert(budget, FleetConcurrencyLimit { rule, quota: quota.clone() });
                         }
                         _ => {}
                     }
@@ -222,7 +226,7 @@ impl Engine {
 
     fn read_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<share::ShareState> {
         let shard = self.shards.lock_for(&key.digest);
-        Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at))
+        Some(shard.shares.find(&budget.state(key))?.unfold(&budget.quota, now.at))
     }
 
     /// Whether only Redis knows the level of a key of a shared budget: it has not reported it for as long as other hosts
@@ -290,7 +294,7 @@ impl Engine {
         change: impl FnOnce(&mut share::ShareState) -> T,
     ) -> Option<T> {
         let (mut shard, digest, memory) =
-            (self.shards.lock_for(&key.digest), key.state(budget), self.shards.memory());
+            (self.shards.lock_for(&key.digest), budget.state(key), self.shards.memory());
         let mut found = shard.shares.entry(&digest)?;
         let (changed, grown) = found.change(|state| state.update(&budget.quota, now.at, change), memory);
         self.shards.count_evictions(shard.shares.evict_bytes(memory, grown, now));
@@ -306,16 +310,17 @@ impl Engine {
         }
     }
 
-    /// Changes the state of a key, creating it if necessary.
+    /// Changes the state of a key, creating it if necessary. `None`: its rule was removed.
     pub(super) fn change_share<T>(
         &self,
         key: &SharedKey,
-        budget: &FleetBudget,
         now: Now,
         change: impl FnOnce(&mut share::ShareState, &share::ShareQuota) -> T,
-    ) -> T {
+    ) -> Option<T> {
+        let budgets = self.fleet_budgets();
+        let budget = budgets.get(&key.budget)?;
         let mut shard = self.shards.lock_for(&key.digest);
-        let digest = key.state(budget);
+        let digest = budget.state(key);
         let quota = &budget.quota;
         let fresh = || share::CompactShare::fresh(quota, now.at);
         let change =
@@ -323,7 +328,7 @@ impl Engine {
         let (changed, evicted) = shard.shares.change(digest, self.shards.memory(), now, fresh, change);
         self.shards.count_evictions(evicted);
         self.queue_share_sync(&mut shard, key, &digest);
-        changed
+        Some(changed)
     }
 
     /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are

@@ -54,8 +54,8 @@ pub use decision::{
 };
 pub use digest::{Digest, DigestError, HashKey, ShownDigest};
 pub use fleet::{
-    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HOLD, HostShare, KeyCheckReply,
-    NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
+    FleetBudget, FleetConcurrencyLimit, FleetStatus, HOLD, HostShare, KeyCheckReply, NextIncrease,
+    RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
 };
 pub use footprint::{KeyFootprint, KindsInUse, bytes_per_rule_key, keys_within};
 pub use leases::{

@@ -62,48 +62,32 @@ impl Engine {
     /// Returns the permits that this host needs of a key, with the limit that holds for it now, and returns all others.
     /// `None`: there is no state of the key.
     #[must_use]
-    pub fn report_permits(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        now: Now,
-    ) -> Option<(u32, SharedKey)> {
-        self.change_permits(&key.state(budget), |permits, in_use| {
+    pub fn report_permits(&self, key: &SharedKey, now: Now) -> Option<(u32, SharedKey)> {
+        self.change_permits(&self.permit_state(key), |permits, in_use| {
             (permits.report(in_use, now.at), SharedKey::new(key.digest, permits.budget()))
         })
     }
 
     /// Creates the state of a key that a request waits for, or moves it to the key's budget.
-    pub fn create_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
-        self.create_and_change_permits(key, budget, now, |_| ());
+    pub fn create_permits(&self, key: &SharedKey, now: Now) {
+        self.create_and_change_permits(key, now, |_| ());
     }
 
-    fn create_and_change_permits(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        now: Now,
-        change: impl FnOnce(&mut Permits),
-    ) {
+    fn create_and_change_permits(&self, key: &SharedKey, now: Now, change: impl FnOnce(&mut Permits)) {
         let mut shard = self.shards.lock_for(&key.digest);
         let change = |permits: &mut Permits| {
             permits.set_budget(key.budget());
             change(permits);
         };
         let (memory, fresh) = (self.shards.memory(), || Permits::none_of(key.budget()));
-        let ((), evicted) = shard.permits.change(key.state(budget), memory, now, fresh, change);
+        let ((), evicted) = shard.permits.change(self.permit_state(key), memory, now, fresh, change);
         self.shards.count_evictions(evicted);
     }
 
     /// Reserves an idle permit of a key for a pending request, if there is one.
     #[must_use]
-    pub fn claim_permit(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        now: Now,
-    ) -> Option<ClaimedPermit> {
-        let state = key.state(budget);
+    pub fn claim_permit(&self, key: &SharedKey, now: Now) -> Option<ClaimedPermit> {
+        let state = self.permit_state(key);
         let is_reserved = self.change_permits(&state, |permits, in_use| {
             permits.budget() == key.budget() && permits.reserve(in_use, now.at)
         });
@@ -132,27 +116,26 @@ impl Engine {
     }
 
     /// Has the request that is judged at this moment judged by the fallback of the key's limit.
-    pub(super) fn record_unanswered_permit(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
-        self.create_and_change_permits(key, budget, now, |permits| permits.record_unanswered(now.at));
+    pub(super) fn record_unanswered_permit(&self, key: &SharedKey, now: Now) {
+        self.create_and_change_permits(key, now, |permits| permits.record_unanswered(now.at));
     }
 
     /// Applies the reply of a sync to a key.
-    pub fn apply_permit_reply(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        reply: &PermitReply,
-        now: Now,
-    ) {
-        let state = key.state(budget);
+    pub fn apply_permit_reply(&self, key: &SharedKey, reply: &PermitReply, now: Now) {
+        let state = self.permit_state(key);
         self.change_permits(&state, |permits, in_use| permits.apply_reply(reply, in_use, now.at));
     }
 
     /// Stops tracking a key until it requests a sync. Returns whether that is possible: no permit is held and
     /// no lease is in progress.
-    pub fn remove_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) -> bool {
+    pub fn remove_permits(&self, key: &SharedKey, now: Now) -> bool {
         let stop = |permits: &mut Permits, in_use| permits.stop_tracking(in_use, now.at);
-        self.change_permits(&key.state(budget), stop).unwrap_or(true)
+        self.change_permits(&self.permit_state(key), stop).unwrap_or(true)
+    }
+
+    /// The digest of a key's state, the same under each limit of its rule.
+    fn permit_state(&self, key: &SharedKey) -> Digest {
+        key.digest.with_tag_and_salt(Tag::NONE, permit_salt(&self.options.hash_key))
     }
 
     /// Changes the permits of a state, if there are any, by the number of leases in progress.
@@ -198,7 +181,7 @@ impl Engine {
         let shard = self.shards.lock_for(&digest);
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey::new(digest, *number);
-            let state = key.state(budget);
+            let state = self.permit_state(&key);
             let permits = shard.permits.find(&state).filter(|permits| permits.budget() == *number);
             let is_here = permits.is_some();
             let here = HostPermits {

@@ -97,11 +97,8 @@ impl CheckReply {
         how: impl Fn(&mut share::ShareState, &share::ShareQuota, &KeyCheckReply),
     ) -> Vec<(SharedKey, KeyCheckReply)> {
         let applied = std::mem::take(&mut self.outcomes);
-        let (budgets, now) = (self.engine.fleet_budgets(), self.at);
         for (key, reply) in &applied {
-            // A removed rule has no share.
-            let Some(budget) = budgets.get(&key.budget()) else { continue };
-            self.engine.change_share(key, budget, now, |share, quota| how(share, quota, reply));
+            self.engine.change_share(key, self.at, |share, quota| how(share, quota, reply));
         }
         applied
     }
@@ -120,15 +117,13 @@ impl Drop for CheckReply {
 
 /// Returns granted tokens that the judged request left unused.
 fn return_unused_tokens(engine: &Engine, applied: &[(SharedKey, KeyCheckReply)], now: Now) {
-    let budgets = engine.fleet_budgets();
     for (key, reply) in applied.iter().filter(|(_, reply)| reply.granted > 0) {
-        let Some(budget) = budgets.get(&key.budget()) else { continue };
-        let goes_back = engine.change_share(key, budget, now, |share, _| {
+        let goes_back = engine.change_share(key, now, |share, _| {
             let before = share.peek_report(now.at).refund;
             share.refund_unspent(now.at, reply.granted);
             share.peek_report(now.at).refund > before
         });
-        if goes_back {
+        if goes_back == Some(true) {
             engine.fleet.refund_times.record_refund(key, reply.paid_us);
         }
     }
@@ -157,10 +152,8 @@ pub(super) fn resume<'d>(
         RemoteCheckResult::TimedOut(shortfalls) => {
             let kept = record_missing_reply(engine, shortfalls, now);
             let answer = decider.decide(request, now);
-            let budgets = engine.fleet_budgets();
             for (key, kept) in kept {
-                let Some(budget) = budgets.get(&key.budget()) else { continue };
-                engine.change_share(&key, budget, now, |share, _| share.release_reservation(kept));
+                engine.change_share(&key, now, |share, _| share.release_reservation(kept));
             }
             answer
         }
@@ -174,17 +167,16 @@ fn record_missing_reply(
     shortfalls: &Shortfalls,
     now: Now,
 ) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
-    let (budgets, limits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
+    let limits = engine.fleet_concurrency_limits();
     for need in shortfalls.needs.iter().filter(|need| need.is_permit) {
-        if let Some(limit) = limits.get(&need.key.budget()) {
-            engine.record_unanswered_permit(&need.key, limit, now);
+        if limits.contains_key(&need.key.budget()) {
+            engine.record_unanswered_permit(&need.key, now);
         }
     }
     let miss = |need: &Shortfall| {
-        let budget = budgets.get(&need.key.budget())?;
-        let kept = engine.change_share(&need.key, budget, now, |share, quota| {
+        let kept = engine.change_share(&need.key, now, |share, quota| {
             share.apply_timeout(quota, now.at, need.missing_units)
-        });
+        })?;
         (kept > 0).then_some((need.key, kept))
     };
     shortfalls.needs.iter().filter_map(miss).collect()

@@ -18,7 +18,6 @@ use std::ops::RangeInclusive;
 /// The name of a host.
 pub type Host = [u8; 16];
 
-/// One script invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptCommand {
     /// Reports, refunds and borrows tokens.
@@ -68,20 +67,11 @@ pub(super) const OF_ALL: &str = "tm";
 pub struct Bucket(pub u8);
 
 impl Bucket {
-    /// The bucket of a key among this many (1 to 256).
-    pub fn of(key: &[u8; 16], buckets: u16) -> Bucket {
-        let [first, ..] = *key;
-        let bucket = u16::from(first).checked_rem(buckets).unwrap_or(0);
-        // Proof: below 256, as `first` is.
-        Bucket(u8::try_from(bucket).unwrap_or(0))
-    }
-
     /// All buckets, however many of them there are.
     pub(super) fn all() -> impl Iterator<Item = Bucket> {
         (0..=u8::MAX).map(Bucket)
     }
 
-    #[must_use]
     pub fn tag(self) -> String {
         format!("t{:02x}", self.0)
     }
@@ -149,7 +139,10 @@ impl Buckets {
     }
 
     pub(super) fn of(&self, key: &[u8; 16]) -> Bucket {
-        Bucket::of(key, u16::try_from(self.0.len()).unwrap_or(u16::MAX))
+        let [first, ..] = *key;
+        let bucket = usize::from(first).checked_rem(self.0.len()).unwrap_or(0);
+        // Proof: below 256, as `first` is.
+        Bucket(u8::try_from(bucket).unwrap_or(0))
     }
 
     /// Whether fewer than `max` commands are without a reply.
@@ -181,7 +174,6 @@ impl Buckets {
         state.in_flight = state.in_flight.saturating_sub(1);
     }
 
-    /// Forgets the commands without a reply: their connections were closed.
     pub(super) fn forget_commands(&mut self) {
         self.0.iter_mut().for_each(|state| state.in_flight = 0);
     }
@@ -195,7 +187,6 @@ impl Buckets {
 /// A sync: this host's requests about some cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncBatch {
-    /// The bucket, and when it was sent.
     pub head: CommandHead,
     /// At most [`CELLS_MAX`], with distinct keys. None: the command shows whether Redis runs commands.
     pub asks: Vec<CellRequest>,
@@ -219,7 +210,6 @@ impl SyncBatch {
 /// The payments of remote checks in one bucket, each of all its keys or of none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
-    /// The bucket, and when it was sent.
     pub head: CommandHead,
     /// Of at most [`CELLS_MAX`] costs together.
     pub checks: Vec<CheckPayment>,
@@ -238,7 +228,6 @@ pub struct CheckPayment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPayment {
     pub key: [u8; 16],
-    /// The quota of its rule as this host has it.
     pub cell_quota: CellQuota,
     /// The cost in µtok.
     pub cost: u64,

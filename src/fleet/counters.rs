@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The published view, written by the sync task.
 #[derive(Debug)]
 pub struct FleetCounters {
     view: ArcSwap<FleetView>,

@@ -61,10 +61,6 @@ impl KeyTable {
         self.entries.iter().map(|(number, _)| number).collect()
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &KeySync> {
-        self.entries.iter().map(|(_, entry)| entry)
-    }
-
     pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
         let number = self.entries.insert(KeySync::new(key, now));
         self.by_key.insert((key.name(), key.budget()), number);

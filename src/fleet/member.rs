@@ -31,8 +31,8 @@ impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
     pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
         let mut member = HostMember {
-            sync: Sync::new(options, Arc::clone(&status)),
-            permits: PermitSync::new(options.buckets, options.seed.rotate_left(31)),
+            sync: Sync::new(Arc::clone(&engine), options, Arc::clone(&status)),
+            permits: PermitSync::new(Arc::clone(&engine), options.buckets, options.seed.rotate_left(31)),
             remote_checks: PendingChecks::new(
                 Arc::clone(&engine),
                 Arc::clone(&status),
@@ -113,7 +113,7 @@ impl HostMember {
     }
 
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
-        self.sync.tick(&self.engine, now, out);
+        self.sync.tick(now, out);
         self.remote_checks.tick(now);
         self.tend_permits(now, out);
     }
@@ -122,7 +122,7 @@ impl HostMember {
     /// after all waiting requests were taken.
     pub fn start_check(&mut self, request: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
         for need in request.shortfalls.needs.iter().filter(|need| !need.is_permit) {
-            self.sync.before_check(&self.engine, need, now, out);
+            self.sync.before_check(need, now, out);
         }
         self.remote_checks.start(request, &self.sync, now, out);
     }
@@ -131,7 +131,7 @@ impl HostMember {
     pub fn tend_permits(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.remote_checks.tend_permits(&mut self.permits, now);
         if self.status.is_redis_reachable() {
-            self.permits.tick(self.sync.host(), &self.engine, now, out);
+            self.permits.tick(self.sync.host(), now, out);
         }
     }
 
@@ -155,13 +155,13 @@ impl HostMember {
         match (command, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
                 self.remote_checks.record_reply_after(now.at.since(batch.head.sent_at), now.at);
-                self.sync.answered(batch, &answer, &self.engine, now);
+                self.sync.answered(batch, &answer, now);
             }
             (ScriptCommand::Permits(command), ScriptReply::Permits(answer)) => {
                 let took = now.at.since(command.head.sent_at);
                 self.remote_checks.record_reply_after(took, now.at);
                 self.sync.record_reply(took, now.at);
-                self.permits.answered(command, answer, &self.engine, now);
+                self.permits.answered(command, answer, now);
                 self.tend_permits(now, out);
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
@@ -211,8 +211,8 @@ impl HostMember {
             return false;
         }
         self.remote_checks.tick(now);
-        let is_left = self.sync.leave(&self.engine, now, out);
-        self.permits.tick(self.sync.host(), &self.engine, now, out);
+        let is_left = self.sync.leave(now, out);
+        self.permits.tick(self.sync.host(), now, out);
         is_left || self.permits.has_commands() || self.remote_checks.has_commands()
     }
 }

@@ -74,7 +74,6 @@ impl OverridesDocument {
         Some(OverridesDocument { bytes, version, entries, unknown })
     }
 
-    /// The overrides in force at `now`.
     pub fn overrides(&self, now: Now) -> FleetOverrides {
         let mut overrides =
             FleetOverrides { document: self.bytes.as_slice().into(), ..FleetOverrides::default() };

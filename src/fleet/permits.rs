@@ -27,7 +27,6 @@ use std::time::Duration;
 /// A command about the permits of some keys of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitCommand {
-    /// The bucket, and when it was sent.
     pub head: CommandHead,
     /// The host, as in the names of its members.
     pub host: Host,
@@ -94,6 +93,7 @@ impl KeyPermitReply {
 
 #[derive(Debug)]
 pub struct PermitSync {
+    engine: Arc<Engine>,
     pub(super) limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     keys: HashMap<[u8; 16], KeyPermits>,
     /// When to renew which key; a key occurs more than once if it was renewed meanwhile.
@@ -192,8 +192,9 @@ impl KeyPermits {
 }
 
 impl PermitSync {
-    pub(super) fn new(buckets: u16, seed: u64) -> PermitSync {
+    pub(super) fn new(engine: Arc<Engine>, buckets: u16, seed: u64) -> PermitSync {
         PermitSync {
+            engine,
             limits: Arc::default(),
             keys: HashMap::new(),
             renewals: BinaryHeap::new(),
@@ -206,7 +207,6 @@ impl PermitSync {
         }
     }
 
-    /// Replaces the limits by those of the rules in force.
     pub(super) fn set_limits(&mut self, limits: Arc<HashMap<u64, FleetConcurrencyLimit>>) {
         self.tallies.keep(|budget| limits.contains_key(&budget));
         self.limits = limits;
@@ -220,7 +220,6 @@ impl PermitSync {
         self.tallies.each(now)
     }
 
-    /// When the next tick is due, unless the engine calls or a reply comes earlier.
     pub fn next(&self) -> Timestamp {
         let renewal = self.renewals.peek().map_or(super::key_table::NEVER, |Reverse((at, _))| *at);
         if self.due.is_empty() { renewal } else { Timestamp::ORIGIN }
@@ -228,16 +227,15 @@ impl PermitSync {
 
     /// Requests permits for pending requests with the next tick. Without room for another key their answer is
     /// unknown.
-    pub(super) fn request(&mut self, key: SharedKey, count: usize, engine: &Engine, now: Now) {
-        let limit = self.limits.get(&key.budget());
-        let is_closed =
-            self.closed_until.get(&self.buckets.of(&key.name())).is_some_and(|until| now.at < *until);
-        let is_known = self.keys.contains_key(&key.name());
-        let Some(limit) = limit.filter(|_| !is_closed && (is_known || self.keys.len() < KEYS_MAX)) else {
+    pub(super) fn request(&mut self, key: SharedKey, count: usize, now: Now) {
+        let closed_until = self.closed_until.get(&self.buckets.of(&key.name()));
+        let is_open = closed_until.is_none_or(|until| now.at >= *until);
+        let has_room = self.keys.contains_key(&key.name()) || self.keys.len() < KEYS_MAX;
+        if !is_open || !has_room || !self.limits.contains_key(&key.budget()) {
             self.unanswered.push((key, count));
             return;
-        };
-        engine.create_permits(&key, limit, now);
+        }
+        self.engine.create_permits(&key, now);
         self.open(key).requested += count;
         self.due.push(key);
     }
@@ -247,8 +245,8 @@ impl PermitSync {
         self.keys.get(&key.name()).map_or(0, |permits| permits.requested + permits.wanted)
     }
 
-    pub(super) fn tick(&mut self, host: Host, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
-        engine.take_due_permit_keys(&mut self.due);
+    pub(super) fn tick(&mut self, host: Host, now: Now, out: &mut Vec<ScriptCommand>) {
+        self.engine.take_due_permit_keys(&mut self.due);
         while let Some(Reverse((_, name))) = self.renewals.peek().filter(|Reverse((at, _))| *at <= now.at) {
             let permits = self.keys.get(name).filter(|permits| permits.renew_at <= now.at);
             self.due.extend(permits.map(|permits| permits.key));
@@ -257,60 +255,52 @@ impl PermitSync {
         let mut batches: BTreeMap<Bucket, Vec<PermitRequest>> = BTreeMap::new();
         for key in std::mem::take(&mut self.due) {
             let bucket = self.buckets.of(&key.name());
-            for request in self.look(key, engine, now) {
+            for request in self.look(key, now) {
                 let batch = batches.entry(bucket).or_default();
                 let is_twice = batch.iter().any(|before| before.key == key.name());
                 if is_twice || batch.len() == CELLS_MAX {
-                    out.push(self.command(bucket, host, std::mem::take(batch), now.at));
+                    let (head, requests) = (self.buckets.send(bucket, now.at), std::mem::take(batch));
+                    out.push(ScriptCommand::Permits(PermitCommand { head, host, requests }));
                 }
                 batches.entry(bucket).or_default().push(request);
             }
         }
-        let rest = batches.into_iter().filter(|(_, batch)| !batch.is_empty());
-        out.extend(rest.map(|(bucket, batch)| self.command(bucket, host, batch, now.at)));
+        for (bucket, requests) in batches.into_iter().filter(|(_, batch)| !batch.is_empty()) {
+            let head = self.buckets.send(bucket, now.at);
+            out.push(ScriptCommand::Permits(PermitCommand { head, host, requests }));
+        }
     }
 
-    fn look(&mut self, key: SharedKey, engine: &Engine, now: Now) -> Vec<PermitRequest> {
-        let limits = Arc::clone(&self.limits);
+    fn look(&mut self, key: SharedKey, now: Now) -> Vec<PermitRequest> {
         let known = self.keys.get(&key.name()).map(|permits| permits.key.budget());
-        let Some(limit) = limits.get(&key.budget()).or_else(|| limits.get(&known?)) else {
+        if !known.into_iter().chain([key.budget()]).any(|budget| self.limits.contains_key(&budget)) {
             // The rule was removed: its members expire.
             self.close(&key);
             return Vec::new();
+        }
+        let (needed, key) = self.engine.report_permits(&key, now).unwrap_or((0, key));
+        let Some(max) = self.limits.get(&key.budget()).map(|limit| limit.quota.max()) else {
+            return Vec::new();
         };
-        let (needed, key) = engine.report_permits(&key, limit, now).unwrap_or((0, key));
-        let Some(limit) = limits.get(&key.budget()) else { return Vec::new() };
         if known.is_none() && (needed == 0 || self.keys.len() >= KEYS_MAX) {
             return Vec::new();
         }
         let permits = self.open(key);
-        let requests = permits.requests(needed, limit.quota.max(), now.at);
+        let requests = permits.requests(needed, max, now.at);
         let (renew_at, is_idle) = (permits.renew_at, permits.is_idle());
         if requests.iter().any(|request| request.is_whole) {
             self.renewals.push(Reverse((renew_at, key.name())));
         }
-        if is_idle && engine.remove_permits(&key, limit, now) {
+        if is_idle && self.engine.remove_permits(&key, now) {
             self.close(&key);
         }
         requests
-    }
-
-    fn command(
-        &mut self,
-        bucket: Bucket,
-        host: Host,
-        requests: Vec<PermitRequest>,
-        now: Timestamp,
-    ) -> ScriptCommand {
-        let head = self.buckets.send(bucket, now);
-        ScriptCommand::Permits(PermitCommand { head, host, requests })
     }
 
     pub(super) fn answered(
         &mut self,
         command: &PermitCommand,
         reply: CommandReply<KeyPermitReply>,
-        engine: &Engine,
         now: Now,
     ) {
         if self.buckets.answered(&command.head, reply.born_us) {
@@ -319,18 +309,11 @@ impl PermitSync {
         }
         assert_eq!(command.requests.len(), reply.results.len(), "a reply has one result for each key");
         for (request, result) in command.requests.iter().zip(reply.results) {
-            self.settle(request, result, command.head.sent_at, engine, now);
+            self.settle(request, result, command.head.sent_at, now);
         }
     }
 
-    fn settle(
-        &mut self,
-        request: &PermitRequest,
-        result: KeyPermitReply,
-        sent_at: Timestamp,
-        engine: &Engine,
-        now: Now,
-    ) {
+    fn settle(&mut self, request: &PermitRequest, result: KeyPermitReply, sent_at: Timestamp, now: Now) {
         let Some(permits) = self.keys.get_mut(&request.key) else { return };
         let key = permits.key;
         self.tallies.record_permits(key.budget(), now.at);
@@ -354,11 +337,10 @@ impl PermitSync {
             reported_at: permits.reported_at,
             refused_for: if is_refused { REFUSED_FOR } else { Duration::ZERO },
         };
-        engine.apply_permit_reply(&key, limit, &reply, now);
+        self.engine.apply_permit_reply(&key, &reply, now);
         self.due.push(key);
     }
 
-    /// Handles a command that may or may not have run.
     pub(super) fn failed(&mut self, command: &PermitCommand, now: Timestamp) {
         self.buckets.failed(&command.head);
         for request in &command.requests {
@@ -383,7 +365,6 @@ impl PermitSync {
         }
     }
 
-    /// Forgets the commands without a reply: their connections were closed.
     pub(super) fn forget_commands(&mut self, now: Timestamp) {
         self.buckets.forget_commands();
         self.keys.values_mut().for_each(|permits| (permits.in_flight, permits.wanted) = (0, 0));

@@ -13,6 +13,7 @@ mod breaker;
 use super::cell::{LastReply, TOKEN};
 use super::command::{Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
+use super::key_table::NEVER;
 use super::permits::PermitSync;
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
@@ -218,14 +219,9 @@ impl PendingChecks {
     }
 
     /// Costs by bucket. `None` if a limit or its version is unknown, or too many payments of a bucket are unanswered.
-    fn costs(
-        &self,
-        shortfalls: &Shortfalls,
-        sync: &Sync,
-        now: Now,
-    ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
+    fn costs(&self, shortfalls: &Shortfalls, sync: &Sync, now: Now) -> Option<BucketCosts> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        let mut costs: HashMap<Bucket, Vec<(Shortfall, KeyPayment)>> = HashMap::new();
+        let mut costs = BucketCosts::new();
         for need in &shortfalls.needs {
             if need.is_permit {
                 limits.get(&need.key.budget())?;
@@ -349,7 +345,7 @@ impl PendingChecks {
             self.end(&mut queue, requested, unanswered, now);
             let new = std::mem::take(&mut queue.new);
             if new > 0 {
-                permits.request(queue.key, new, &self.engine, now);
+                permits.request(queue.key, new, now);
             }
             if !queue.checks.is_empty() {
                 self.queues.push(queue);
@@ -361,10 +357,11 @@ impl PendingChecks {
     fn grant(&mut self, queue: &mut PermitQueue, now: Now) {
         queue.checks.retain(|number| self.checks.contains_key(number));
         queue.new = queue.new.min(queue.checks.len());
-        let limits = self.engine.fleet_concurrency_limits();
-        let Some(limit) = limits.get(&queue.key.budget()) else { return };
+        if !self.engine.fleet_concurrency_limits().contains_key(&queue.key.budget()) {
+            return;
+        }
         while let Some(number) = queue.checks.front().copied() {
-            let Some(permit) = self.engine.claim_permit(&queue.key, limit, now) else { return };
+            let Some(permit) = self.engine.claim_permit(&queue.key, now) else { return };
             queue.checks.pop_front();
             let Some(open) = self.checks.get_mut(&number) else {
                 unreachable!("a permit claimed for no check would stay reserved")
@@ -411,12 +408,13 @@ impl PendingChecks {
     }
 }
 
+/// The costs of a check by bucket, with what the request lacks.
+type BucketCosts = HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>;
+
 /// Payments of one bucket without a reply.
 const IN_FLIGHT_MAX: u32 = 192;
 
 /// Keys whose last report is remembered: about 4 MB.
 const LAST_REPLIES_MAX: usize = 1 << 16;
-
-const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 const LAST_REPLY_AGE_MAX: Duration = Duration::from_secs(60);

@@ -6,7 +6,6 @@ use redis::Value;
 use super::command::OF_ALL;
 use super::link::{LinkError, NodeId, RedisLink, Script};
 
-/// The result for one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// Names of the commands that our scripts call and that the server refuses.
@@ -24,7 +23,7 @@ pub struct Rights {
 
 impl Rights {
     pub fn script() -> Script {
-        Script::new("rights", TEXT)
+        Script::new("rights", include_str!("scripts/rights.lua"))
     }
 
     /// Diagnoses one server.
@@ -62,8 +61,6 @@ fn word(text: &str) -> String {
     let is_letter = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
     text.chars().filter(is_letter).take(WORD_LETTERS_MAX).collect()
 }
-
-const TEXT: &str = include_str!("scripts/rights.lua");
 
 /// The key of the heartbeats.
 const HOSTS: &[u8] = b"tg:{tm}:hosts";

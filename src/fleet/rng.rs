@@ -1,6 +1,5 @@
 //! The random number generator: reproducible from its seed.
 
-use super::cell::TOKEN;
 use std::time::Duration;
 
 /// xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016).
@@ -22,11 +21,6 @@ impl Rng {
     pub(super) fn bytes(&mut self) -> [u8; 16] {
         let [low, high] = [self.bits(), self.bits()].map(u128::from);
         (low | high << 64).to_le_bytes()
-    }
-
-    /// A random fraction of a token, in µtok.
-    pub(super) fn part_of_token(&mut self) -> u32 {
-        u32::try_from(self.below(TOKEN)).unwrap_or(0)
     }
 
     /// A random number below `end`, or 0 if `end` is 0.

@@ -52,37 +52,3 @@ pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// Doublings from the least timeout to the longest.
 const PATIENCE_MAX: u32 = 3;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_timeout_is_four_round_trips_within_bounds_and_doubles_until_a_reply() {
-        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        let mut round_trip = RoundTrip::default();
-        for (took, timeout) in [(0, 250), (100, 400), (1_000, 2_000), (86_400_000, 2_000)] {
-            round_trip.took = Duration::from_millis(took);
-            assert_eq!(round_trip.timeout().as_millis(), timeout, "{took} ms");
-        }
-        round_trip.took = FIRST;
-        let timeouts: Vec<_> = (0..5)
-            .map(|number| {
-                round_trip.missed(at(10 * (number + 1)));
-                round_trip.timeout().as_millis()
-            })
-            .collect();
-        assert_eq!(timeouts, [500, 1000, 2000, 2000, 2000]);
-        round_trip.record_reply(FIRST, at(60));
-        assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
-    }
-
-    #[test]
-    fn one_that_is_lost_among_others_changes_nothing() {
-        let mut round_trip = RoundTrip::default();
-        let now = Timestamp::from_nanos(1_000_000_000);
-        round_trip.record_reply(FIRST, now);
-        round_trip.missed(now.after(Duration::from_millis(100)));
-        assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
-    }
-}

@@ -3,7 +3,7 @@
 
 mod answered;
 
-use super::cell::{CellReply, CellRequest};
+use super::cell::{CellReply, CellRequest, TOKEN};
 use super::command::{Bucket, Buckets, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::host_count::Absence;
 use super::key_sync::{self, NextAction, Pace};
@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The parameters of a host in a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncOptions {
     pub host: Host,
@@ -49,6 +48,7 @@ pub struct SyncCounts {
 
 #[derive(Debug)]
 pub struct Sync {
+    engine: Arc<Engine>,
     host: Host,
     status: Arc<FleetStatus>,
     key_table: KeyTable,
@@ -67,8 +67,9 @@ pub struct Sync {
 }
 
 impl Sync {
-    pub fn new(options: SyncOptions, status: Arc<FleetStatus>) -> Sync {
+    pub fn new(engine: Arc<Engine>, options: SyncOptions, status: Arc<FleetStatus>) -> Sync {
         Sync {
+            engine,
             host: options.host,
             status,
             key_table: KeyTable::default(),
@@ -100,10 +101,12 @@ impl Sync {
     }
 
     /// The tokens held and the tokens owed, over all synced keys.
-    pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
-        let there = self.key_table.entries();
-        let there = there
-            .filter_map(|entry| engine.peek_share(&entry.key, self.budgets.get(&entry.key.budget())?, now));
+    pub fn in_hand(&self, now: Now) -> (u64, u64) {
+        let numbers = self.key_table.numbers().into_iter();
+        let there = numbers.filter_map(|number| {
+            let key = &self.key_table.entry(number).key;
+            self.engine.peek_share(key, self.budgets.get(&key.budget())?, now)
+        });
         there.fold((0, 0), |(held, owed), there| {
             (held + u64::from(there.borrowed), owed + u64::from(there.debt))
         })
@@ -128,8 +131,8 @@ impl Sync {
         self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
     }
 
-    pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
-        self.answer_calls(engine, now);
+    pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
+        self.answer_calls(now);
         if !self.status.is_redis_reachable() {
             return;
         }
@@ -138,7 +141,7 @@ impl Sync {
         while let Some(number) = self.take_waiting().or_else(|| self.key_table.take_due(now.at)) {
             if self.is_gathered(&asks, number) {
                 self.key_table.schedule(number, now.at.after(NEXT_BATCH));
-            } else if let Some((bucket, ask)) = self.look(engine, number, now) {
+            } else if let Some((bucket, ask)) = self.look(number, now) {
                 self.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
         }
@@ -191,7 +194,6 @@ impl Sync {
         }
     }
 
-    /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
         self.buckets.forget_commands();
         self.key_table.numbers().into_iter().for_each(|number| self.key_table.entry_mut(number).forget());
@@ -207,16 +209,16 @@ impl Sync {
         self.round_trip.missed(now);
     }
 
-    fn answer_calls(&mut self, engine: &Engine, now: Now) {
+    fn answer_calls(&mut self, now: Now) {
         let mut calls = std::mem::take(&mut self.calls);
-        engine.take_due_share_keys(&mut calls);
+        self.engine.take_due_share_keys(&mut calls);
         for key in calls.drain(..) {
             let number = match self.key_table.find(&key) {
                 Some(number) => number,
                 None if self.key_table.len() < TRACKED_MAX => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
-                        engine.remove_share(&key, budget, now);
+                        self.engine.remove_share(&key, budget, now);
                     }
                     continue;
                 }
@@ -245,7 +247,7 @@ impl Sync {
     }
 
     /// Checks a due key and returns the command for it, if one is needed.
-    fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
+    fn look(&mut self, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
         let bucket = self.buckets.of(&entry.key.name());
@@ -255,7 +257,7 @@ impl Sync {
             return None;
         }
         let budget = self.budgets.get(&entry.key.budget());
-        let there = budget.and_then(|budget| engine.peek_share(&entry.key, budget, now));
+        let there = budget.and_then(|budget| self.engine.peek_share(&entry.key, budget, now));
         let (Some(budget), Some(there)) = (budget, there) else {
             // The rule was removed, or the state was evicted: its tokens expire.
             self.close(number);
@@ -267,7 +269,7 @@ impl Sync {
                 None
             }
             NextAction::LetGo => {
-                if engine.remove_share(&entry.key, budget, now) {
+                if self.engine.remove_share(&entry.key, budget, now) {
                     self.counts.expired += u64::from(there.expired);
                     self.close(number);
                 } else {
@@ -275,20 +277,21 @@ impl Sync {
                 }
                 None
             }
-            NextAction::Ask(back) => self.ask_about(engine, number, back, now).map(|ask| (bucket, ask)),
+            NextAction::Ask(back) => self.ask_about(number, back, now).map(|ask| (bucket, ask)),
         }
     }
 
     /// Makes the command about a key, which returns this number of tokens.
-    fn ask_about(&mut self, engine: &Engine, number: usize, back: u32, now: Now) -> Option<CellRequest> {
-        let random = self.rng.part_of_token();
+    fn ask_about(&mut self, number: usize, back: u32, now: Now) -> Option<CellRequest> {
+        let random = u32::try_from(self.rng.below(TOKEN)).unwrap_or(0);
         let pace = self.pace(now.at);
         let version = self.versions.newest(self.key_table.entry(number).key.budget());
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
         let cell_quota = key_sync::cell_quota(budget, version);
-        let there = cell_quota
-            .and_then(|cell_quota| Some((cell_quota, engine.report_share(&entry.key, budget, back, now)?)));
+        let there = cell_quota.and_then(|cell_quota| {
+            Some((cell_quota, self.engine.report_share(&entry.key, budget, back, now)?))
+        });
         let Some((cell_quota, (reported, back))) = there else {
             // Redis cannot count these numbers, or the state was just evicted.
             self.close(number);
@@ -307,7 +310,6 @@ impl Sync {
     /// which keep the bucket from filling.
     pub(super) fn before_check(
         &mut self,
-        engine: &Engine,
         Shortfall { key, cost, .. }: &Shortfall,
         now: Now,
         out: &mut Vec<ScriptCommand>,
@@ -318,12 +320,12 @@ impl Sync {
         let entry = self.key_table.entry_mut(number);
         entry.note_cost(*cost, now.at);
         let budget = self.budgets.get(&key.budget());
-        let there = budget.and_then(|budget| engine.peek_share(key, budget, now));
+        let there = budget.and_then(|budget| self.engine.peek_share(key, budget, now));
         let is_due = has_room && !entry.in_flight && there.is_some_and(|there| entry.has_spent(&there));
         if !is_due || !self.status.is_redis_reachable() {
             return;
         }
-        if let Some(ask) = self.ask_about(engine, number, 0, now) {
+        if let Some(ask) = self.ask_about(number, 0, now) {
             // The check itself brings the tokens.
             out.push(self.command(bucket, vec![(number, CellRequest { want: 0, ..ask })], now.at));
         }
@@ -371,11 +373,11 @@ impl Sync {
     }
 
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
-    pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
+    pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         if !self.status.is_redis_reachable() {
             return false;
         }
-        self.answer_calls(engine, now);
+        self.answer_calls(now);
         let mut asks = BatchParts::new();
         let mut is_left = false;
         for number in self.key_table.numbers() {
@@ -383,7 +385,7 @@ impl Sync {
                 is_left = true;
                 continue;
             }
-            let Some(last) = self.last_words(engine, number, now) else { continue };
+            let Some(last) = self.last_words(number, now) else { continue };
             is_left = true;
             if let Some((bucket, ask)) = last {
                 self.gather(&mut asks, bucket, (number, ask), now.at, out);
@@ -395,18 +397,13 @@ impl Sync {
 
     /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
     /// host counts anything for this key.
-    fn last_words(
-        &mut self,
-        engine: &Engine,
-        number: usize,
-        now: Now,
-    ) -> Option<Option<(Bucket, CellRequest)>> {
+    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<(Bucket, CellRequest)>> {
         let entry = self.key_table.entry_mut(number);
         if entry.in_flight {
             return Some(None);
         }
         let budget = self.budgets.get(&entry.key.budget())?;
-        let there = engine.peek_share(&entry.key, budget, now)?;
+        let there = self.engine.peek_share(&entry.key, budget, now)?;
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
@@ -414,7 +411,7 @@ impl Sync {
         if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
             return Some(None);
         }
-        let ask = self.ask_about(engine, number, there.borrowed, now)?;
+        let ask = self.ask_about(number, there.borrowed, now)?;
         Some(Some((bucket, CellRequest { want: 0, demand: 0, ..ask })))
     }
 

@@ -27,7 +27,6 @@ pub struct BudgetCounters {
 }
 
 impl BudgetCounters {
-    #[must_use]
     pub fn plus(self, other: &BudgetCounters) -> BudgetCounters {
         BudgetCounters {
             version: self.version.max(other.version),
@@ -128,91 +127,3 @@ impl TallyEntry {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fleet::cell::{CellQuota, CellRate};
-
-    const BURST: u64 = 100;
-
-    fn ask(owed: u64) -> CellRequest {
-        CellRequest {
-            key: [0; 16],
-            cell_quota: CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
-            last: None,
-            hold: 0,
-            back: 0,
-            owed: owed * TOKEN,
-            want: 0,
-            demand: 0,
-            waited_us: 0,
-            random: 0,
-            known_age_us: None,
-            window: None,
-        }
-    }
-
-    fn said(level: i64, grant: u64) -> CellReply {
-        let token = TOKEN.cast_signed();
-        let (level, grant) = (level * token, grant * TOKEN);
-        CellReply { level, demand: 0, grant, hosts: 1, lost: false, version: 3, generation: 0, window: None }
-    }
-
-    #[test]
-    fn what_is_charged_below_zero_is_excess_and_nothing_else_is() {
-        for (owed, level, excess) in [(5, 10, 0), (5, 0, 0), (5, -3, 3), (5, -20, 5), (0, -20, 0)] {
-            let mut tallies = Tallies::default();
-            tallies.record_reply(1, (&ask(owed), &said(level, 0)), false, Timestamp::ORIGIN);
-            let tally = tallies.each(Timestamp::ORIGIN).next().unwrap().1;
-            assert_eq!(tally.excess, excess * TOKEN, "{owed} owed, {level} left");
-            assert_eq!((tally.cells, tally.version, tally.replied_at), (1, 3, Some(Timestamp::ORIGIN)));
-        }
-    }
-
-    #[test]
-    fn a_refusal_was_false_where_a_tenth_was_there() {
-        for (refused, level, grant, is_false) in [
-            (true, 10, 0, true),
-            (true, 9, 0, false),
-            (true, 4, 6, true),
-            (true, -1, 0, false),
-            (false, 100, 0, false),
-        ] {
-            let mut tallies = Tallies::default();
-            let found = tallies.record_reply(1, (&ask(0), &said(level, grant)), refused, Timestamp::ORIGIN);
-            assert_eq!(found, is_false, "{level} left, {grant} granted");
-            assert_eq!(tallies.each(Timestamp::ORIGIN).next().unwrap().1.false_refusals, u64::from(is_false));
-        }
-    }
-
-    #[test]
-    fn forgets_removed_budget_with_its_last_key() {
-        let mut tallies = Tallies::default();
-        tallies.opens(1);
-        tallies.opens(1);
-        tallies.closes(1);
-        tallies.keep(|_| false);
-        assert_eq!(
-            tallies.each(Timestamp::ORIGIN).map(|(budget, tally)| (budget, tally.keys)).collect::<Vec<_>>(),
-            [(1, 1)]
-        );
-        tallies.closes(1);
-        tallies.keep(|budget| budget == 1);
-        assert_eq!(tallies.each(Timestamp::ORIGIN).count(), 1, "in force, and nobody asks");
-        tallies.keep(|_| false);
-        assert_eq!(tallies.each(Timestamp::ORIGIN).count(), 0);
-    }
-
-    #[test]
-    fn cells_of_the_last_second_are_told() {
-        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-        let mut tallies = Tallies::default();
-        let per_second = |tallies: &Tallies, now| tallies.each(at(now)).next().unwrap().1.cells_per_second;
-        for millis in (10_000..12_000).step_by(100) {
-            tallies.record_reply(1, (&ask(0), &said(1, 0)), false, at(millis));
-        }
-        assert_eq!(per_second(&tallies, 12_000), 10);
-        assert_eq!(per_second(&tallies, 60_000), 0, "and none since");
-    }
-}

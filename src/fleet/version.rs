@@ -59,7 +59,6 @@ struct KnownVersion {
 }
 
 impl KnownVersion {
-    /// The version of the present numbers.
     fn version(&self) -> Option<u64> {
         self.newest.as_ref().filter(|(numbers, _)| *numbers == self.numbers).map(|(_, version)| *version)
     }

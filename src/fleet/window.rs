@@ -35,7 +35,6 @@ pub struct WindowReply {
     pub stands: WindowStatus,
 }
 
-/// The state of a window for the requesting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowStatus {
     /// Tokens remain, or other hosts hold them.

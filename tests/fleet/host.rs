@@ -171,7 +171,7 @@ impl Host {
         if let Some((_, has)) = self.known.get().filter(|(at, _)| *at == us) {
             return has;
         }
-        let has = self.member.sync.in_hand(&self.engine, self.now(us));
+        let has = self.member.sync.in_hand(self.now(us));
         self.known.set(Some((us, has)));
         has
     }

@@ -13,11 +13,12 @@ use proptest::prelude::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
-use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEMAND_MAX, TOKEN};
+use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellRequest, DEMAND_MAX, TOKEN};
+use tidegate::fleet::command::KeyPayment;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 
-use commands::{any_heartbeat_step, any_step};
+use commands::{Act, Asking, Birth, Step, Time, any_heartbeat_step, any_step, key_of};
 use comparison::{Twins, load, start};
 
 #[test]
@@ -38,6 +39,46 @@ fn scripts_match_rust_model_bit_for_bit() {
     println!("{:?}", twins.seen);
     for (what, seen) in &twins.seen {
         assert!(cases < 100 || *seen > 0, "{what} came to pass");
+    }
+}
+
+/// The remainder of a refill is dropped by the second look at a full cell: both look once at a key of two checks.
+#[test]
+fn moves_a_key_of_two_checks_once_after_the_clock_was_set_back() {
+    let quota =
+        |version, num, den| CellQuota { version, rate: CellRate::new(num, den).unwrap(), burst: TOKEN };
+    let (slow, fast) = (quota(3, 999_983, 4_000_000_000), quota(1, 1_000, 1));
+    let ask = |key, cell_quota, hold, owed| {
+        let (key, last, known_age_us, window) = (key_of(key), None, None, None);
+        let [back, want, demand, waited_us] = [0; 4];
+        let random = 0;
+        let ask = CellRequest {
+            key,
+            cell_quota,
+            last,
+            hold,
+            back,
+            owed,
+            want,
+            demand,
+            waited_us,
+            random,
+            known_age_us,
+            window,
+        };
+        Act::Sync { host: 0, birth: Birth::Last, asks: vec![Asking { ask, honest: false }] }
+    };
+    let cost =
+        |key| KeyPayment { key: key_of(key), cell_quota: fast, cost: 0, known_age_us: None, window: None };
+    let mut twins = Twins::new();
+    for (time, act) in [
+        (Time::On(0), ask(3, slow, 0, 0)),
+        (Time::On(9_000_000), ask(3, fast, 0, 68)),
+        (Time::On(1), ask(3, fast, 6_730_151, 0)),
+        (Time::Back(2_000_001), ask(0, fast, 0, 0)),
+        (Time::On(0), Act::Exact { birth: Birth::Last, costs: vec![cost(1), cost(3)] }),
+    ] {
+        twins.step(&Step { time, act }).unwrap();
     }
 }
 

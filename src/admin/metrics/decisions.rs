@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use super::{Labels, Scrape, Sheet};
+use super::{Scrape, Sheet};
 use crate::engine::{RuleTotals, VerdictTotals};
 use crate::rules::candidate_of;
 
@@ -54,7 +54,7 @@ fn decisions(scrape: &Scrape, rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> f
 }
 
 fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
-    let of = |rule: &RuleTotals| {
+    let outcomes = rules.iter().flat_map(|rule| {
         [
             ("pass", rule.pass),
             ("near", rule.near),
@@ -62,10 +62,13 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
             ("refuse", rule.refuse),
             ("would_refuse", rule.would_refuse),
         ]
-    };
+        .map(|(outcome, count)| {
+            ([("domain", &*rule.domain), ("rule", &*rule.rule), ("outcome", outcome)], count)
+        })
+    });
     let help = "Checks of a rule, by outcome; near: past `warn_at`; would_refuse: in shadow. A request has one \
                 for each matching rule. Act if would_refuse is high before you enforce a rule";
-    sheet.counters("rule_checks", help, by_outcome(rules, of))?;
+    sheet.counters("rule_checks", help, outcomes)?;
     let candidates =
         candidates.iter().filter_map(|rule| Some((&*rule.domain, candidate_of(&rule.rule)?, rule)));
     let candidates = candidates.flat_map(|(domain, name, rule)| {
@@ -78,17 +81,6 @@ fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'
     let help = "Times that a rule refused more than half of at least 100 callers within five minutes of a change. Act if \
          above 0: probably a mistake in the rule";
     sheet.counters("guard", help, guards)
-}
-
-fn by_outcome<'r, const N: usize>(
-    rules: &'r [&'r RuleTotals],
-    of: impl Fn(&RuleTotals) -> [(&'static str, u64); N] + 'r,
-) -> impl Iterator<Item = (Labels<'r, 3>, u64)> {
-    rules.iter().flat_map(move |rule| {
-        of(rule).map(|(outcome, count)| {
-            ([("domain", &*rule.domain), ("rule", &*rule.rule), ("outcome", outcome)], count)
-        })
-    })
 }
 
 fn priorities(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -38,7 +38,6 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }

@@ -64,7 +64,15 @@ impl NodeHandle {
         let state = NodeState::Starting;
         let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
         let (to, status) = watch::channel(status);
-        let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, logged: None };
+        let keeper = NodeKeeper {
+            url: url.clone(),
+            shared,
+            status: to,
+            inbox: receiver,
+            logged: None,
+            round_trip: RoundTrip::default(),
+            backoff: Backoff::default(),
+        };
         tokio::spawn(keeper.keep());
         NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
     }
@@ -128,28 +136,24 @@ struct NodeKeeper {
     /// The fault of the state that was last logged, each change of which is a line. It names the server and the class of
     /// failure, never a key or a password.
     logged: Option<Option<LinkError>>,
+    round_trip: RoundTrip,
+    backoff: Backoff,
 }
 
 impl NodeKeeper {
     async fn keep(mut self) {
-        let mut round_trip = RoundTrip::default();
-        let mut backoff = Backoff::default();
         loop {
             let connect = connect(self.url.clone(), Arc::clone(&self.shared));
             let failed = match self.refuse_until(connect).await {
                 None => return,
                 Some(Err(error)) => error,
-                Some(Ok((connection, took))) => {
-                    // The path may be another one; a connection alone does not end the doubling.
-                    round_trip.took = took;
-                    match self.serve(connection, &mut round_trip, &mut backoff).await {
-                        None => return,
-                        Some(error) => error,
-                    }
-                }
+                Some(Ok((connection, took))) => match self.serve(connection, took).await {
+                    None => return,
+                    Some(error) => error,
+                },
             };
             self.shared.counts.count(failed.class);
-            let wait = backoff.wait(failed.class, u32::from_ne_bytes(drawn()));
+            let wait = self.backoff.wait(failed.class, u32::from_ne_bytes(drawn()));
             self.enter(NodeState::Down(failed));
             if self.refuse_until(sleep(wait)).await.is_none() {
                 return;
@@ -158,15 +162,12 @@ impl NodeKeeper {
     }
 
     /// Runs an open connection; `None` once the inbox is closed.
-    async fn serve(
-        &mut self,
-        mut connection: ServerConnection,
-        round_trip: &mut RoundTrip,
-        backoff: &mut Backoff,
-    ) -> Option<LinkError> {
+    async fn serve(&mut self, mut connection: ServerConnection, took: Duration) -> Option<LinkError> {
+        // The path may be another one; a connection alone does not end the doubling.
+        self.round_trip.took = took;
         self.status.send_modify(|status| {
             status.connections += 1;
-            status.round_trip_us = Some(Micros::from(round_trip.took).0);
+            status.round_trip_us = Some(Micros::from(took).0);
         });
         self.enter(NodeState::Up);
         let status = &self.status;
@@ -177,9 +178,9 @@ impl NodeKeeper {
                 false
             });
         };
-        let ended = connection.run(&mut self.inbox, round_trip, on_reply).await?;
+        let ended = connection.run(&mut self.inbox, &mut self.round_trip, on_reply).await?;
         if connection.was_of_use {
-            backoff.attempts = 0;
+            self.backoff.attempts = 0;
         }
         // The state changes first, so that a caller whose command fails finds the server down.
         self.status.send_modify(|status| status.state = NodeState::Down(ended.clone()));

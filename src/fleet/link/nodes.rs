@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hasher;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,15 +146,15 @@ impl Nodes {
     fn learn(&self, ranges: &[Range]) -> bool {
         let mut known = self.known.write();
         let mut slots = vec![None; usize::from(SLOTS)];
-        for range in ranges {
-            let id = known.add(&range.master, &self.shared).map(|node| node.id);
-            let places = slots.get_mut(usize::from(range.first)..=usize::from(range.last));
+        for (range, master) in ranges {
+            let id = known.add(master, &self.shared).map(|node| node.id);
+            let places = slots.get_mut(usize::from(*range.start())..=usize::from(*range.end()));
             places.unwrap_or_default().fill(id);
         }
         let is_whole = slots.iter().all(Option::is_some);
         if is_whole {
             // A complete map proves that a server without slots is not needed; a partial one does not.
-            known.nodes.retain(|_, node| ranges.iter().any(|range| range.master == node.url));
+            known.nodes.retain(|_, node| ranges.iter().any(|(_, master)| *master == node.url));
         }
         if known.slots != slots {
             known.slots = slots;
@@ -218,13 +219,8 @@ fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-/// A range of slots, both ends included, and its server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Range {
-    first: u16,
-    last: u16,
-    master: Url,
-}
+/// A range of slots, and its server.
+type Range = (RangeInclusive<u16>, Url);
 
 /// Reads the reply of `asked` to CLUSTER SLOTS; `None` if malformed.
 fn read_slots(reply: &Value, asked: &Url) -> Option<Vec<Range>> {
@@ -246,8 +242,8 @@ fn read_range(range: &Value, asked: &Url) -> Option<Range> {
         Value::Nil => "",
         _ => return None,
     };
-    let master = place(host, u16::try_from(*port).ok()?, asked)?;
-    Some(Range { first: slot(first)?, last: slot(last)?, master }).filter(|range| range.first <= range.last)
+    let slots = slot(first)?..=slot(last)?;
+    (!slots.is_empty()).then_some((slots, place(host, u16::try_from(*port).ok()?, asked)?))
 }
 
 /// A redirection, sent instead of a result.
@@ -339,15 +335,10 @@ mod tests {
         let asked: Url = "redis://seed:1".parse().unwrap();
         let read = |text: &str| read_slots(&redis::parse_redis_value(text.as_bytes()).unwrap(), &asked);
         let one = "*1\r\n*3\r\n:0\r\n:16383\r\n*4\r\n$1\r\na\r\n:7\r\n$2\r\nid\r\n*0\r\n";
-        let ranges = read(one).unwrap();
-        assert_eq!(
-            (ranges[0].first, ranges[0].last, ranges[0].master.to_string()),
-            (0, 16383, "redis://a:7".into())
-        );
-        assert_eq!(
-            read(&one.replace("$1\r\na\r\n", "$-1\r\n")).unwrap()[0].master.to_string(),
-            "redis://seed:7"
-        );
+        let server =
+            |text: &str, url: &str| assert_eq!(read(text), Some(vec![(0..=16383, url.parse().unwrap())]));
+        server(one, "redis://a:7");
+        server(&one.replace("$1\r\na\r\n", "$-1\r\n"), "redis://seed:7");
         for (from, to) in [
             (":16383", ":16384"),
             (":0", ":-1"),

@@ -1,6 +1,6 @@
 //! Handling of replies to batches, and of batches without one.
 
-use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp};
+use super::{CellReply, Now, Sync, SyncBatch, Timestamp};
 use crate::engine::ShareReply;
 use crate::fleet::cell::TOKEN;
 use crate::fleet::key_sync::EVERY;
@@ -9,30 +9,19 @@ use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
 impl Sync {
-    pub fn answered(
-        &mut self,
-        batch: &SyncBatch,
-        answer: &CommandReply<CellReply>,
-        engine: &Engine,
-        now: Now,
-    ) {
+    pub fn answered(&mut self, batch: &SyncBatch, answer: &CommandReply<CellReply>, now: Now) {
         self.record_reply(now.at.since(batch.head.sent_at), now.at);
         self.clock.record_reply(answer.now_us, now.at);
         let is_lost = self.buckets.answered(&batch.head, answer.born_us);
         self.counts.flushed += u64::from(is_lost);
         self.counts.batches += 1;
-        self.settle(batch, &answer.results, engine, now);
-    }
-
-    fn settle(&mut self, batch: &SyncBatch, reply: &[CellReply], engine: &Engine, now: Now) {
-        let pace = self.pace(now.at);
-        let sent_at = batch.head.sent_at;
+        let (pace, sent_at) = (self.pace(now.at), batch.head.sent_at);
         assert_eq!(
             batch.numbers.len(),
-            reply.len(),
+            answer.results.len(),
             "a reply is read cell by cell: without its own the entry waits on"
         );
-        for ((number, ask), reply) in batch.numbers.iter().zip(&batch.asks).zip(reply) {
+        for ((number, ask), reply) in batch.numbers.iter().zip(&batch.asks).zip(&answer.results) {
             self.counts.cells += 1;
             self.counts.lost += u64::from(reply.lost);
             let below = reply.level.min(0).unsigned_abs();
@@ -65,7 +54,8 @@ impl Sync {
                     .and_then(|reply| reply.next_increase(now.at.after(pace.round_trip + TURNS))),
                 low_mark: if budget.quota.borrows(pace.hosts) { entry.low(budget, &pace) } else { 0 },
             };
-            self.counts.expired += u64::from(engine.apply_share_reply(&entry.key, budget, &settled, now));
+            self.counts.expired +=
+                u64::from(self.engine.apply_share_reply(&entry.key, budget, &settled, now));
             let at = entry.after(budget, now.at);
             self.key_table.schedule(*number, at);
         }

@@ -18,7 +18,6 @@ pub(super) struct Arrival {
     pub(super) reply: Result<Vec<u8>, LinkError>,
 }
 
-/// The connections, while there is something to share.
 pub(super) struct Servers {
     link: Arc<RedisLink>,
     is_cluster: bool,

@@ -58,7 +58,8 @@ impl SyncLoop {
         let options = SyncOptions {
             host: identity.host,
             buckets: if many { BUCKETS_SPREAD } else { BUCKETS },
-            seed: seed(),
+            // Hosts that start together differ.
+            seed: u64::from_le_bytes(drawn()),
         };
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
@@ -86,7 +87,7 @@ impl SyncLoop {
     /// Runs until `stop`. May be called again after a panic, with new connections.
     pub(super) async fn run(&mut self, link: Arc<RedisLink>, stop: &mut oneshot::Receiver<()>) {
         let now = self.clock.now();
-        let mut servers = Servers::new(link, self.plan.link.cluster, seed(), now.at);
+        let mut servers = Servers::new(link, self.plan.link.cluster, u64::from_le_bytes(drawn()), now.at);
         self.member.forget_commands(now.at);
         let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -374,11 +375,6 @@ fn pause(cells: usize, before: Duration, is_waited_for: bool) -> Duration {
     let millis = before.as_millis().max(1);
     let is_much = cells as u128 >= MUCH_A_MILLI * millis;
     if is_much && !is_waited_for { PAUSE_LONG } else { PAUSE_SHORT }
-}
-
-/// Draws a seed, so that hosts that start together differ.
-fn seed() -> u64 {
-    u64::from_le_bytes(drawn())
 }
 
 /// The delay of a starting burst and of keys that need a sync; the simulation uses the same.

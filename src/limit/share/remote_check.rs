@@ -195,24 +195,13 @@ impl ShareState {
         if !self.is_within_part(quota, fleet_status, now, need) {
             return 0;
         }
-        self.owe_now(quota, fleet_status, now, need);
+        self.owe_now(quota, fleet_status.hosts(), now, need);
         self.reserve(need, now.after(HOLD), now);
         need
     }
 
-    /// Whether a request that lacks `need` tokens passes while remote checks time out though Redis is reachable.
-    pub(super) fn passes_on_part(
-        &self,
-        quota: &ShareQuota,
-        fleet_status: &FleetStatus,
-        now: Timestamp,
-        need: u32,
-    ) -> bool {
-        quota.remote_checks_fail(fleet_status) && self.is_within_part(quota, fleet_status, now, need)
-    }
-
     /// Whether `need` tokens are within this host's part of the last known level.
-    fn is_within_part(
+    pub(super) fn is_within_part(
         &self,
         quota: &ShareQuota,
         fleet_status: &FleetStatus,
@@ -257,14 +246,8 @@ impl ShareState {
     }
 
     /// Adds a debt that is charged with the next batch.
-    pub(super) fn owe_now(
-        &mut self,
-        quota: &ShareQuota,
-        fleet_status: &FleetStatus,
-        now: Timestamp,
-        need: u32,
-    ) {
-        self.start_tracking(quota, fleet_status.hosts(), now);
+    pub(super) fn owe_now(&mut self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) {
+        self.start_tracking(quota, hosts, now);
         self.owed = self.owed.saturating_add(need);
         self.request_sync();
     }
@@ -288,7 +271,7 @@ impl ShareState {
         units: u32,
     ) {
         if units > 0 && quota.always_checks_remotely() && fleet_status.is_redis_reachable() {
-            self.owe_now(quota, fleet_status, now, units);
+            self.owe_now(quota, fleet_status.hosts(), now, units);
         }
     }
 

@@ -165,7 +165,7 @@ impl ShareState {
             return Outcome::Later(Micros::from_nanos(self.refused_until.nanos_since(now)));
         }
         if self.has_credit(quota, fleet_status.hosts(), now, need)
-            || self.passes_on_part(quota, fleet_status, now, need)
+            || quota.remote_checks_fail(fleet_status) && self.is_within_part(quota, fleet_status, now, need)
         {
             Outcome::Pass
         } else {
@@ -199,7 +199,7 @@ impl ShareState {
             return self.charge_for_next_batch(quota, fleet_status, now, need);
         }
         if need > 0 && quota.remote_checks_fail(fleet_status) {
-            self.owe_now(quota, fleet_status, now, need);
+            self.owe_now(quota, fleet_status.hosts(), now, need);
         } else {
             self.use_credit(quota, fleet_status.hosts(), now, need);
         }

@@ -11,7 +11,7 @@ mod share;
 mod version;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::HashMap;
 use tidegate::fleet::cell::{CellReply, CellRequest};
@@ -106,10 +106,14 @@ impl Store {
     fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {
         let head = &payment.head;
         let (born_us, other) = self.birth(head, now_us);
-        let mut all = Vec::new();
+        let (mut all, mut read) = (Vec::new(), BTreeSet::new());
         for check in &payment.checks {
-            let found: Vec<_> =
-                check.costs.iter().map(|cost| self.find_payer(head, cost, other, now_us)).collect();
+            // A key that several checks name is read, and moved to `now`, once.
+            let mut find = |cost: &KeyPayment| {
+                let is_read = !read.insert((cost.key, cost.window.is_some()));
+                self.find_payer(head, cost, (other, is_read), now_us)
+            };
+            let found: Vec<_> = check.costs.iter().map(&mut find).collect();
             let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
             for ((payer, wait), cost) in found.into_iter().zip(&check.costs) {
                 let id = (head.bucket.0, cost.key);
@@ -124,13 +128,14 @@ impl Store {
         &self,
         head: &CommandHead,
         cost: &KeyPayment,
-        other: bool,
+        (other, is_read): (bool, bool),
         now_us: u64,
     ) -> (Payer, CostCover) {
         let id = (head.bucket.0, cost.key);
         let Some(window) = &cost.window else {
             let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
-            let (cell, _) = Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us);
+            let request = || Cell::for_request(value, &cost.cell_quota, cost.known_age_us, other, now_us).0;
+            let cell = value.copied().filter(|_| is_read).unwrap_or_else(request);
             let paid = cell.look(cost.cost, now_us);
             return (Payer::Bucket(cell, paid), paid.wait);
         };

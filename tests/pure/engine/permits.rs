@@ -105,9 +105,9 @@ impl Host {
 
     /// A permit reserved for this pending request.
     fn reply(&self, need: &Shortfall, millis: u64) -> CheckReply {
-        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
+        let now = at_millis(millis);
         let mut reply = CheckReply::new(&self.engine, now);
-        reply.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
+        reply.add_permit(self.engine.claim_permit(&need.key, now).unwrap());
         reply
     }
 
@@ -134,13 +134,12 @@ impl Host {
 
     /// Redis grants further permits, beside two free ones.
     fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
-        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
-        let limit = &limits[&key.budget()];
-        self.engine.create_permits(key, limit, now);
-        let (needed, _) = self.engine.report_permits(key, limit, now).unwrap();
+        let now = at_millis(millis);
+        self.engine.create_permits(key, now);
+        let (needed, _) = self.engine.report_permits(key, now).unwrap();
         let reply =
             PermitReply { held: needed + granted, free: 2, reported_at: now.at, refused_for: Duration::ZERO };
-        self.engine.apply_permit_reply(key, limit, &reply, now);
+        self.engine.apply_permit_reply(key, &reply, now);
     }
 }
 
@@ -329,10 +328,7 @@ fn reports_permits_of_key_and_rule() {
 fn tracks_key_while_it_has_permits_or_leases() {
     let mut host = Host::new(vec![at_once("work", 9)]);
     let key = host.key_of("u1", 0);
-    let limits = host.engine.fleet_concurrency_limits();
-    let let_go = |host: &Host, millis: u64| {
-        host.engine.remove_permits(&key, &limits[&key.budget()], at_millis(millis))
-    };
+    let let_go = |host: &Host, millis: u64| host.engine.remove_permits(&key, at_millis(millis));
     host.grant(&key, 1, 0);
     assert!(!let_go(&host, 1), "a permit is held");
     let lease = host.begin(1).unwrap();

@@ -3,5 +3,6 @@
 mod host_count;
 mod identity;
 mod link_state;
+mod replies;
 mod rights;
 mod sync;

@@ -13,7 +13,7 @@ use tidegate::fleet::sync::{BUCKETS, Sync, SyncOptions};
 use tidegate::rules::read_text;
 
 /// A host of a fleet with these rules, before it hears of Redis.
-fn fleet_host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
+pub(crate) fn fleet_host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     let hash_key = HashKey::from_bytes([1; 16]);
@@ -25,10 +25,10 @@ fn fleet_host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
 }
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
-fn host() -> (Arc<Engine>, Sync) {
+fn host() -> Sync {
     let (engine, status) = fleet_host(RULES);
     let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
-    let mut sync = Sync::new(options, status);
+    let mut sync = Sync::new(Arc::clone(&engine), options, status);
     sync.set_budgets(engine.fleet_budgets());
     sync.set_linked(true, at(0).at);
     let mut decider = engine.decider();
@@ -37,7 +37,7 @@ fn host() -> (Arc<Engine>, Sync) {
         let _ =
             decider.decide(&Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes)), at(0));
     }
-    (engine, sync)
+    sync
 }
 
 fn at(millis: u64) -> Now {
@@ -45,11 +45,11 @@ fn at(millis: u64) -> Now {
 }
 
 /// The cells of each batch emitted in 20 ticks without replies.
-fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
-    let (engine, mut sync) = host();
+fn asked(say: impl Fn(&mut Sync, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
+    let mut sync = host();
     let (mut out, mut asked) = (Vec::new(), Vec::new());
     for turn in 0..20 {
-        say(&mut sync, &engine, at(2 * turn), &mut out);
+        say(&mut sync, at(2 * turn), &mut out);
         for command in out.drain(..) {
             command.encode();
             asked.push(command.cells());
@@ -67,7 +67,8 @@ fn known_after_outage(on_miss: &str) -> i64 {
     let rules = format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n");
     let (engine, status) = fleet_host(&rules);
     status.set_hosts(2);
-    let mut sync = Sync::new(SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
+    let mut sync =
+        Sync::new(Arc::clone(&engine), SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
     sync.set_budgets(engine.fleet_budgets());
     [true, false, true].into_iter().for_each(|linked| sync.set_linked(linked, at(0).at));
     let user = [("user", "u")];
@@ -76,12 +77,12 @@ fn known_after_outage(on_miss: &str) -> i64 {
         let _ = engine.decider().decide(&request, at(0));
     }
     let mut out = Vec::new();
-    sync.tick(&engine, at(2), &mut out);
+    sync.tick(at(2), &mut out);
     let [ScriptCommand::Sync(batch)] = &out[..] else { panic!("{out:?}") };
     let level = 2_700 * TOKEN.cast_signed();
     let (demand, grant, hosts, lost, version, generation, window) = (0, 0, 1, false, 1, 1, None);
     let reply = CellReply { level, demand, grant, hosts, lost, version, generation, window };
-    sync.answered(batch, &CommandReply { born_us: 1, now_us: 1, results: vec![reply] }, &engine, at(4));
+    sync.answered(batch, &CommandReply { born_us: 1, now_us: 1, results: vec![reply] }, at(4));
     let rule = RuleName { domain: "api".into(), rule: "r".into() };
     let share = engine.find_share(&rule, &user, at(4)).unwrap().unwrap();
     share.redis_level.unwrap().level / TOKEN.cast_signed()
@@ -102,8 +103,8 @@ fn asks_about_a_caller_by_two_budgets_in_two_batches() {
 
 #[test]
 fn leaves_a_caller_by_two_budgets_in_two_batches() {
-    let asked = asked(|sync, engine, now, out| {
-        sync.leave(engine, now, out);
+    let asked = asked(|sync, now, out| {
+        sync.leave(now, out);
     });
     assert_eq!(asked, [1, 1]);
 }

@@ -1,0 +1,148 @@
+//! What the sync learns from replies and their absence: counters of each budget, and the timeout of commands.
+
+use std::sync::Arc;
+
+use tidegate::clock::Now;
+use tidegate::engine::{Descriptors, Engine, Op, Request};
+use tidegate::fleet::cell::{CellReply, TOKEN};
+use tidegate::fleet::command::{ScriptCommand, SyncBatch};
+use tidegate::fleet::reply::CommandReply;
+use tidegate::fleet::sync::{BUCKETS, Sync, SyncOptions};
+use tidegate::fleet::tally::BudgetCounters;
+
+use super::sync::fleet_host;
+
+/// A host of a fleet that has one budget of 100 tokens, and one caller.
+struct Host {
+    engine: Arc<Engine>,
+    sync: Sync,
+}
+
+impl Host {
+    fn new(on_miss: &str) -> Host {
+        let rule = format!("rate: 1/day, burst: 100, scope: fleet, fleet: {{on_miss: {on_miss}}}");
+        let (engine, status) =
+            fleet_host(&format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n"));
+        let mut sync =
+            Sync::new(Arc::clone(&engine), SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
+        sync.set_budgets(engine.fleet_budgets());
+        sync.set_linked(true, at(0).at);
+        Host { engine, sync }
+    }
+
+    /// Judges requests, which leave some credit, and returns the command that follows.
+    fn ask(&mut self, now: Now) -> SyncBatch {
+        let user = [("user", "u")];
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&user));
+        for _ in 0..8 {
+            let _ = self.engine.decider().decide(&request, now);
+        }
+        let mut out = Vec::new();
+        self.sync.tick(now, &mut out);
+        match out.pop() {
+            Some(ScriptCommand::Sync(batch)) if out.is_empty() => batch,
+            other => panic!("{other:?} {out:?}"),
+        }
+    }
+
+    fn answer(&mut self, batch: &SyncBatch, (level, grant): (i64, u64), now: Now) {
+        let (level, grant) = (level * TOKEN.cast_signed(), grant * TOKEN);
+        let (demand, hosts, lost, version, generation, window) = (0, 1, false, 3, 0, None);
+        let reply = CellReply { level, demand, grant, hosts, lost, version, generation, window };
+        let reply = CommandReply { born_us: 1, now_us: 1, results: vec![reply] };
+        self.sync.answered(batch, &reply, now);
+    }
+
+    fn counters(&self, now: Now) -> Vec<BudgetCounters> {
+        self.sync.tallies(now.at).map(|(_, counters)| counters).collect()
+    }
+}
+
+fn at(millis: u64) -> Now {
+    Now::at_nanos((1_000 + millis) * 1_000_000)
+}
+
+#[test]
+fn what_is_charged_below_zero_is_excess_and_nothing_else_is() {
+    for (owed, level, excess) in [(5, 10, 0), (5, 0, 0), (5, -3, 3), (5, -20, 5), (0, -20, 0)] {
+        let mut host = Host::new("admit");
+        let mut batch = host.ask(at(0));
+        batch.asks[0].owed = owed * TOKEN;
+        host.answer(&batch, (level, 0), at(1));
+        let [counters] = host.counters(at(1))[..] else { panic!("one budget") };
+        assert_eq!(counters.excess, excess * TOKEN, "{owed} owed, {level} left");
+        assert_eq!((counters.cells, counters.version, counters.replied_at), (1, 3, Some(at(1).at)));
+    }
+}
+
+#[test]
+fn a_refusal_was_false_where_a_tenth_was_there() {
+    for (on_miss, level, grant, is_false) in [
+        ("refuse", 10, 0, true),
+        ("refuse", 9, 0, false),
+        ("refuse", 4, 6, true),
+        ("refuse", -1, 0, false),
+        ("admit", 100, 0, false),
+    ] {
+        let mut host = Host::new(on_miss);
+        let batch = host.ask(at(0));
+        host.answer(&batch, (level, grant), at(1));
+        let [counters] = host.counters(at(1))[..] else { panic!("one budget") };
+        assert_eq!(counters.false_refusals, u64::from(is_false), "{level} left, {grant} granted");
+        assert_eq!(host.sync.counts.false_refusals, counters.false_refusals);
+    }
+}
+
+#[test]
+fn forgets_removed_budget_with_its_last_key() {
+    let mut host = Host::new("refuse");
+    let batch = host.ask(at(0));
+    host.answer(&batch, (0, 0), at(1));
+    let keys = |host: &Host| host.counters(at(1)).iter().map(|counters| counters.keys).collect::<Vec<_>>();
+    host.sync.set_budgets(Arc::default());
+    assert_eq!(keys(&host), [1], "its key is still there");
+    host.sync.tick(at(60_000), &mut Vec::new());
+    assert_eq!(keys(&host), [0]);
+    host.sync.set_budgets(host.engine.fleet_budgets());
+    assert_eq!(keys(&host), [0], "in force, without a caller");
+    host.sync.set_budgets(Arc::default());
+    assert!(keys(&host).is_empty());
+}
+
+#[test]
+fn counts_cells_of_the_last_second() {
+    let mut host = Host::new("refuse");
+    for millis in (10_000..12_000).step_by(100) {
+        let batch = host.ask(at(millis));
+        host.answer(&batch, (1, 0), at(millis));
+    }
+    assert_eq!(host.counters(at(12_000))[0].cells_per_second, 10);
+    assert_eq!(host.counters(at(60_000))[0].cells_per_second, 0, "and none since");
+}
+
+#[test]
+fn the_timeout_is_four_round_trips_within_bounds_and_doubles_until_a_reply() {
+    let mut host = Host::new("refuse");
+    let mut batch = host.ask(at(0));
+    let mut answer_after = |host: &mut Host, took: u64, now: u64| {
+        batch.head.sent_at = at(now - took).at;
+        host.answer(&batch, (0, 0), at(now));
+    };
+    assert_eq!(host.sync.timeout().as_millis(), 250, "before the first reply");
+    for (took, timeout) in [(100, 400), (1_000, 2_000), (86_400_000, 2_000), (0, 250)] {
+        (0..200).for_each(|_| answer_after(&mut host, took, 100_000_000));
+        // The smoothed round trip comes close to it.
+        assert_eq!(host.sync.timeout().as_micros().div_ceil(1_000), timeout, "{took} ms");
+    }
+    // Of several commands one is lost.
+    host.sync.failed(&batch, at(100_000_100).at);
+    assert_eq!(host.sync.timeout().as_millis(), 250);
+    let timeouts = [1, 2, 3, 4, 5].map(|number| {
+        host.sync.failed(&batch, at(100_000_000 + 10_000 * number).at);
+        host.sync.timeout().as_millis()
+    });
+    assert_eq!(timeouts, [500, 1000, 2000, 2000, 2000]);
+    batch.head.sent_at = at(100_100_000).at;
+    host.answer(&batch, (0, 0), at(100_100_000));
+    assert_eq!(host.sync.timeout().as_millis(), 250);
+}
