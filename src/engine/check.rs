@@ -42,6 +42,8 @@ pub(super) struct StageCheck {
     /// The state's index in its table, if found.
     table_index: Option<usize>,
     pub(super) allowance: u32,
+    /// The generations before that of the rule in which the quota was in force.
+    generations_kept: u8,
     pub(super) cost: u32,
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
@@ -122,6 +124,7 @@ impl StageCheck {
             digest: key.with_tag_and_salt(tag, salt),
             table_index: None,
             allowance,
+            generations_kept: compiled_rule.generations_kept(allowance),
             cost,
             is_concurrency: compiled_rule.is_concurrency,
             charged: false,
@@ -247,9 +250,10 @@ impl StageCheck {
         state.is_some_and(|(tag, _)| !A::CONVERTS_STATES || tag == self.digest.tag())
     }
 
-    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
+    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity unless its own quota
+    /// was in force then.
     fn adopt(&self, limited_by: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
-        let mut adopt = |digest: Digest, quota: &Quota| {
+        let mut adopt = |digest: Digest, quota: &Quota, generations_kept: u8| {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
                 Quota::LeakyBucket(leaky) => leaky.bucket(),
@@ -259,13 +263,15 @@ impl StageCheck {
             let tag = found.tag();
             if tag != digest.tag() {
                 let state = found.state_mut();
-                *state = state.rescale(tag.scale(), bucket.scale(), now.at).clamp_to(bucket, now.at);
+                let rescaled = state.rescale(tag.scale(), bucket.scale(), now.at);
+                let is_own = digest.tag().generations_since(tag) <= generations_kept;
+                *state = if is_own { rescaled } else { rescaled.clamp_to(bucket, now.at) };
                 found.set_tag(digest.tag());
             }
         };
-        adopt(self.digest, &limited_by.allowance.quota);
+        adopt(self.digest, &limited_by.allowance.quota, self.generations_kept);
         if let OverTreatment::Elastic(second) = &limited_by.allowance.over {
-            adopt(self.elastic_digest(), second);
+            adopt(self.elastic_digest(), second, 0);
         }
     }
 

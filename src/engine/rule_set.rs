@@ -6,7 +6,7 @@ mod comparable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{describe_key, state_tag_and_salt};
+use comparable::{describe_key, generations_kept, state_tag_and_salt};
 pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
 
 use super::Engine;
@@ -93,6 +93,8 @@ pub(super) struct CompiledRule {
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     pub(super) generation: u8,
+    /// The generations before this one in which the quota was in force, by allowance; none: the default.
+    kept: Vec<u8>,
 }
 
 /// Compiles the configured rules with the operator overrides.
@@ -257,6 +259,12 @@ impl CompiledRule {
         blocked.get(&digest_words(&hash.digest(values()))).copied().unwrap_or(Timestamp::ORIGIN)
     }
 
+    /// Returns the number of generations before this one in which the quota of an allowance was in force.
+    #[inline]
+    pub(super) fn generations_kept(&self, allowance: u32) -> u8 {
+        self.kept.get(allowance as usize).copied().unwrap_or_default()
+    }
+
     /// Returns the tag and the salt of states under an allowance.
     #[inline]
     pub(super) fn tag_and_salt(&self, allowance: u32) -> (Tag, Salt) {
@@ -344,8 +352,11 @@ impl Compiler<'_> {
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
         // A rule that counts another unit or key shares no state with the former one.
         let before = before.filter(|(_, compiled_rule)| compiled_rule.identity == identity);
+        let mut kept = Vec::new();
         let inherited = before.map(|(old, compiled_rule)| {
-            (old.overrides == rule.overrides && old.limit == rule.limit, compiled_rule.generation)
+            let is_same = old.overrides == rule.overrides && old.limit == rule.limit;
+            kept = generations_kept(rule, old, &compiled_rule.kept, is_same);
+            (is_same, compiled_rule.generation)
         });
         let print = || fingerprint(fingerprints, &rule.limit, rule.overrides.as_deref());
         let inherited = inherited.or_else(|| self.previous_quotas.find(identity, print));
@@ -371,6 +382,7 @@ impl Compiler<'_> {
             unit: 0,
             states,
             generation,
+            kept,
         }
     }
 

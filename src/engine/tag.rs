@@ -53,6 +53,12 @@ impl Tag {
         TickScale::from_ticks_per_nano(ticks).unwrap_or(TickScale::FINEST)
     }
 
+    /// The generations of quotas from that of an older bucket to this one.
+    pub(super) fn generations_since(self, older: Tag) -> u8 {
+        let generation = |tag: Tag| tag.0 >> GENERATION_SHIFT;
+        u8::try_from(generation(self).wrapping_sub(generation(older)) % GENERATIONS).unwrap_or_default()
+    }
+
     /// The tag with the fill level of a window or log, in 3 bits, which eviction compares.
     pub(super) fn filled(self, remaining: u64, limit: u64) -> Tag {
         let used = u128::from(limit.saturating_sub(remaining)) * u128::from(FULL) / u128::from(limit.max(1));
@@ -113,7 +119,7 @@ const SCALE_BITS: u16 = 0x7f;
 const GENERATION_SHIFT: u32 = 7;
 
 /// Distinguishable generations of a rule's quotas: all that fit below the role.
-const GENERATIONS: u16 = 128;
+pub(super) const GENERATIONS: u16 = 128;
 
 /// The role, which distinguishes the states of one key, is above the bits that may change.
 const ROLE_SHIFT: u32 = 14;

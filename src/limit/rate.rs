@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use super::fixed_window::WindowPeriod;
 
 /// `count` units every `period_nanos` nanoseconds; both are at least 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     count: u32,
     period_nanos: u64,

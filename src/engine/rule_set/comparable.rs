@@ -1,9 +1,11 @@
 //! Which states are comparable, and the kind of table for each.
 
+use std::collections::HashMap;
+
 use crate::engine::digest::{HashKey, Salt};
-use crate::engine::tag::Tag;
-use crate::limit::{Quota, share};
-use crate::rules::Rule;
+use crate::engine::tag::{GENERATIONS, Tag};
+use crate::limit::{Quota, Rate, share};
+use crate::rules::{Limit, Rule};
 
 /// Returns the tag and the salt that separate states under a quota from incomparable ones.
 pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
@@ -27,6 +29,39 @@ pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashK
         Quota::FleetBudget(share) => share_tag_and_salt(share, hash_key),
     }
 }
+
+/// Returns for each allowance the number of generations before that of `rule` in which its quota was in force, by those of
+/// the rule `before`: a bucket last changed under one of these was not filled under a larger quota. Empty: none.
+pub(super) fn generations_kept(rule: &Rule, before: &Rule, kept_before: &[u8], is_same: bool) -> Vec<u8> {
+    if is_same {
+        return kept_before.to_vec();
+    }
+    let mut known: HashMap<(Rate, u32), u8> = HashMap::new();
+    for (index, bucket) in bucket_numbers(&before.limit).enumerate() {
+        let Some(bucket) = bucket else { continue };
+        let kept = kept_before.get(index).map_or(1, |kept| kept + 1).min(GENERATIONS_KEPT_MAX);
+        known.entry(bucket).and_modify(|known| *known = kept.max(*known)).or_insert(kept);
+    }
+    let kept = |bucket: Option<(Rate, u32)>| bucket.and_then(|bucket| known.get(&bucket)).copied();
+    bucket_numbers(&rule.limit).map(|bucket| kept(bucket).unwrap_or_default()).collect()
+}
+
+/// The rate and the burst of each allowance that is a bucket.
+fn bucket_numbers(limit: &Limit) -> impl Iterator<Item = Option<(Rate, u32)>> {
+    limit.allowances.iter().map(|allowance| {
+        let bucket = match &allowance.as_ref()?.quota {
+            Quota::TokenBucket(bucket) => bucket,
+            Quota::LeakyBucket(leaky) => leaky.bucket(),
+            _ => return None,
+        };
+        Some((bucket.rate(), bucket.burst()))
+    })
+}
+
+/// Older generations have the tags of later ones.
+const GENERATIONS_KEPT_MAX: u8 = 100;
+
+const _: () = assert!((GENERATIONS_KEPT_MAX as u16) < GENERATIONS);
 
 /// Returns those of a share: its borrowed tokens survive changes of its quota.
 pub(in crate::engine) fn share_tag_and_salt(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
