@@ -4,7 +4,6 @@
 mod bodies;
 mod decision;
 mod digest_table;
-mod encode;
 mod envoy;
 mod exchange;
 mod handler;

@@ -14,11 +14,10 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::operator_control::SwitchesStore;
+use super::operator_control::{Daemon, SwitchesStore};
 use super::restart::RestoredState;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use super::SignalError;
 use super::pseudofile::Pseudofile;
-use super::signal_error::SignalError;
 
 /// The directory of a control group in one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::signal_error::SignalError;
+use super::SignalError;
 
 /// A file of /proc or /sys.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use std::time::Duration;
 use sysinfo::{CpuRefreshKind, System};
 use tracing::{info, warn};
 
+use super::SignalError;
 use super::accept_queue::{AcceptQueue, SockDiag};
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
-use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;
 use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Clock, Now, Timestamp};
