@@ -7,7 +7,6 @@
 
 mod lease;
 mod lease_table;
-mod numbers;
 mod session;
 mod wheel;
 
@@ -23,9 +22,9 @@ use super::pool::{Pool, PoolTable};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use lease_table::{LeaseTable, MemberEndProgress};
-use numbers::LeaseNumbers;
 use session::{HeldLeases, SessionHandle, SessionId};
 
+use lease::LeaseNumbers;
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{Lease, LeaseCharge, LeaseCost, LeaseResource};
 pub(super) use session::Reservation;

@@ -27,12 +27,14 @@ pub struct Switch {
 }
 
 /// The target of a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(from = "Option<RuleName>", into = "Option<RuleName>")]
 pub enum Target {
     /// The whole daemon: no rule is stricter than its mode.
+    #[strum(to_string = "everything")]
     Daemon,
     /// One rule, list entry or shedder part.
+    #[strum(to_string = "{0}")]
     Rule(RuleName),
 }
 
@@ -165,15 +167,6 @@ impl SwitchOrigin {
         match self {
             SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
             SwitchOrigin::Guard => None,
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Daemon => f.write_str("everything"),
-            Target::Rule(name) => name.fmt(f),
         }
     }
 }
