@@ -35,7 +35,6 @@ pub(super) struct SwitchesStore {
     /// The files of switches and blocks, and of the fleet overrides; `None` without a state directory.
     files: Option<(PathBuf, PathBuf)>,
     written: Mutex<SwitchesSnapshot>,
-    /// The file that disables everything.
     disable_file: Mutex<Option<PathBuf>>,
     record: Arc<SnapshotStats>,
 }
@@ -45,7 +44,6 @@ pub(super) struct SwitchesStore {
 struct SwitchesSnapshot {
     overrides: HostOverrides,
     utc: i64,
-    /// The document of fleet overrides.
     document: Arc<[u8]>,
 }
 
@@ -82,7 +80,6 @@ impl SwitchesStore {
         }
     }
 
-    /// Returns the path of the file that disables everything, if there is one.
     pub(super) fn disable_file(&self) -> Option<PathBuf> {
         self.disable_file.lock().clone()
     }
@@ -306,7 +303,6 @@ const SETTINGS_DIRECTORY: &str = "/etc/tidegate";
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<RulesRecord>>,
     pub(super) reload_signal: ReloadSignal,
-    /// Persists switches and blocks.
     pub(super) switches: Arc<SwitchesStore>,
     /// Changes the fleet overrides; `None`: the settings name no Redis.
     pub(super) fleet: Option<OverridesHandle>,

@@ -181,7 +181,6 @@ pub struct FleetSecret(Box<[u8]>);
 
 impl FleetSecret {
     /// Returns the bytes to derive keys from, at least 32.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -194,7 +193,6 @@ impl fmt::Debug for FleetSecret {
 }
 
 /// Reads the file. A daemon without the secret starts all the same and limits on its own host.
-#[must_use]
 pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
     match read_secret(path) {
         Ok((secret, doubt)) => (Some(secret), doubt.map(|wrong| warning(path, wrong))),

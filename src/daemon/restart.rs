@@ -166,7 +166,6 @@ fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Cra
         .map(|opened| CRASHES.get_or_init(|| opened))
 }
 
-/// Records that the daemon ends by a panic.
 pub(super) fn note_crash() {
     if let Some(crashes) = CRASHES.get() {
         crashes.note();

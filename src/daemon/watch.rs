@@ -153,7 +153,6 @@ impl WatchThread {
         self.await_pause();
     }
 
-    /// Waits until the writers have paused.
     fn await_pause(&mut self) {
         let request = &self.reload_signal.requested;
         wait_for_pause(

@@ -134,7 +134,6 @@ impl Engine {
     }
 
     /// Says why there are no rules of a domain.
-    #[must_use]
     pub fn describe_missing(&self, name: &str) -> String {
         if self.control.lock().invalid_domains.iter().any(|invalid| **invalid == *name) {
             let name = shown(name);
@@ -180,13 +179,11 @@ impl Engine {
     }
 
     /// Whether the off switch is set.
-    #[must_use]
     pub fn is_off(&self) -> bool {
         self.control.lock().is_off
     }
 
     /// The overrides of this host.
-    #[must_use]
     pub fn operator_overrides(&self) -> HostOverrides {
         self.control.lock().own.clone()
     }

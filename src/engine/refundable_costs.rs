@@ -183,7 +183,6 @@ impl Engine {
         self.refundable_costs.lease_cost(&request.cost, print, &mut workspace.ties)
     }
 
-    /// Records the cost of a named grant, if a rule has counted it.
     pub(super) fn record_refundable_cost(
         &self,
         request: &Request<'_>,

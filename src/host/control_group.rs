@@ -10,7 +10,6 @@ use super::pseudofile::Pseudofile;
 /// The directory of a control group in one hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ControlGroup {
-    /// The mount point of the hierarchy.
     mount: PathBuf,
     /// The path from there to the group; empty for the topmost group that is visible here.
     below: PathBuf,
@@ -40,7 +39,6 @@ impl ControlGroup {
         self.below.ancestors().take(LEVELS_MAX).map(|below| self.mount.join(below))
     }
 
-    /// Returns the group with the same path in another hierarchy.
     pub(super) fn in_hierarchy(&self, root: &Path, mounts: &str, other: Hierarchy) -> Option<ControlGroup> {
         let points = mounts.lines().filter_map(Mount::parse).filter(|mount| mount.has(other));
         let mut groups =

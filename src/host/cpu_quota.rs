@@ -10,7 +10,6 @@ use super::pseudofile::Pseudofile;
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
-/// The CPU time of one application.
 #[derive(Debug, Default)]
 pub(super) struct CpuQuota {
     process: ProcessGroups,

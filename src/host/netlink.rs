@@ -101,7 +101,6 @@ pub fn parse_messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Di
 
 /// Reads the connections that wait to be accepted from a TCP socket that listens on this port (`inet_diag_msg`); `None` if the
 /// message is about another socket or truncated.
-#[must_use]
 pub fn parse_tcp_queue(body: &[u8], port: u16) -> Option<u32> {
     let its_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
     let listens = body.get(1) == Some(&STATE_LISTEN) && its_port == port;
@@ -123,7 +122,6 @@ pub struct UnixListener<'b> {
 }
 
 /// Reads a listening Unix socket; `None` if it does not listen or the message is truncated.
-#[must_use]
 pub fn parse_unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
     let id = UnixSocketId { inode: read_u32(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
     let mut listener = UnixListener { id, name: &[], file: None, waiting: None };

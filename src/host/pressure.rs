@@ -26,7 +26,6 @@ pub(super) struct Pressure {
     resource: Resource,
     process: ProcessGroups,
     file: Option<Pseudofile>,
-    /// The path in the last log line.
     logged_path: PathBuf,
     window: UsageWindow,
 }

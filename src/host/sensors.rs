@@ -32,7 +32,6 @@ pub struct SignalSensors {
 
 impl SignalSensors {
     /// Makes sensors that read `proc` and `sys` below `root`, which is `/` except in tests.
-    #[must_use]
     pub fn new(root: &Path) -> SignalSensors {
         SignalSensors { root: root.into(), ..SignalSensors::default() }
     }
@@ -61,7 +60,6 @@ impl SignalSensors {
     }
 
     /// Returns the time to wait before the next call of [`SignalSensors::sample`].
-    #[must_use]
     pub fn next_pause(&self) -> Duration {
         if self.sensors.iter().any(|sensor| matches!(sensor.probe, Probe::AcceptQueue(_))) {
             QUEUE_INTERVAL
@@ -83,12 +81,10 @@ impl SignalSensors {
     }
 }
 
-/// A wanted signal and its probe.
 #[derive(Debug)]
 struct Sensor {
     wanted: HostSignals,
     probe: Probe,
-    /// The error in the last log line.
     logged: Option<SignalError>,
     logged_at: Option<Timestamp>,
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 
 use super::directory::{Directory, DirectoryLock, SnapshotStats, StateFile};
-use super::moment::Moment;
-use super::snapshot::write_tables;
+use super::snapshot::{Moment, write_tables};
 use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;
 use crate::terms::without_number;

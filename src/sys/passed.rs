@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A passed descriptor and its name.
 #[derive(Debug)]
 pub(crate) struct PassedDescriptor {
     pub(crate) descriptor: OwnedFd,
@@ -36,7 +35,6 @@ pub(crate) fn take_passed_descriptors() -> io::Result<Vec<PassedDescriptor>> {
         .collect())
 }
 
-/// Whether the descriptors have been taken.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The daemon uses one; a larger number than this is a mistake.

@@ -93,7 +93,6 @@ const PING_PERIOD: Duration = Duration::from_secs(10);
 /// Envoy connects when it has a request.
 const FIRST_REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// One connection.
 #[derive(Debug)]
 struct EnvoyHandler {
     state: Arc<AdapterState>,

@@ -39,7 +39,6 @@ pub enum FleetChange {
 
 impl Engine {
     /// The current fleet overrides.
-    #[must_use]
     pub fn fleet_overrides(&self) -> FleetOverrides {
         self.control.lock().fleet.clone()
     }
@@ -102,7 +101,6 @@ impl Engine {
     }
 
     /// The fleet-wide switches, oldest first.
-    #[must_use]
     pub fn fleet_switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
         control.fleet.switches.iter().map(|switch| control.view_switch(switch)).collect()
@@ -125,7 +123,6 @@ impl OperatorControl {
 
 impl SwitchOrigin {
     /// Whether it applies to all hosts.
-    #[must_use]
     pub fn is_fleet(self) -> bool {
         matches!(self, SwitchOrigin::Fleet { .. })
     }

@@ -162,7 +162,6 @@ impl From<Target> for Option<RuleName> {
 
 impl SwitchOrigin {
     /// The user; `None` for the guard.
-    #[must_use]
     pub fn uid(self) -> Option<u32> {
         match self {
             SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
@@ -238,7 +237,6 @@ impl Engine {
     }
 
     /// The effective mode of a rule, list entry or shedder part; `None` if the rules do not contain it.
-    #[must_use]
     pub fn effective_mode(&self, name: &RuleName) -> Option<Mode> {
         let in_force = self.in_force();
         let mut named = in_force.each().filter(|named| *named.domain == *name.domain);
@@ -246,7 +244,6 @@ impl Engine {
     }
 
     /// The switches of this host, oldest first.
-    #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
         control.own.switches.iter().map(|switch| control.view_switch(switch)).collect()
