@@ -347,25 +347,3 @@ fn listed<'t>(descriptors: &'t [Pairs<'_>]) -> Result<DescriptorList<'t>, String
 
 /// A tilde and 32 digits.
 const DIGEST_BYTES: usize = 33;
-
-#[cfg(test)]
-mod tests {
-    use std::borrow::Cow;
-
-    use super::{Pairs, fitting};
-    use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, RequestFrame};
-
-    /// As many long values as a request has.
-    #[test]
-    fn shortens_values_until_they_fit() {
-        let value = "v".repeat(5_000);
-        let descriptor = || (0..16).map(|_| ("key", Cow::Borrowed(&*value))).collect::<Pairs<'_>>();
-        for descriptors in 1..=8 {
-            let frame =
-                fitting(&RequestFrame::hit(1, "api"), (0..descriptors).map(|_| descriptor()).collect());
-            let length = frame.unwrap().len();
-            assert!(length <= FRAME_BYTES_MAX + HEADER_BYTES, "{descriptors}: {length}");
-        }
-        assert!(fitting(&RequestFrame::hit(1, "api"), (0..9).map(|_| descriptor()).collect()).is_err());
-    }
-}
