@@ -80,14 +80,8 @@ impl SwitchesStore {
         }
     }
 
-    pub(super) fn disable_file(&self) -> Option<PathBuf> {
-        self.disable_file.lock().clone()
-    }
-
-    /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since.
-    ///
-    /// # Errors
-    /// The reason why they are not stored, with its help.
+    /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since. An error is the
+    /// reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
         let kept = self.write();
         let failure = kept.as_ref().err().filter(|_| self.files.is_some());
@@ -130,14 +124,14 @@ impl SwitchesStore {
         Ok(())
     }
 
-    /// Returns the work of the thread that checks twice a second for expired switches and for the file that
-    /// disables everything. The first check is done before this returns.
-    pub(super) fn watch(self: &Arc<SwitchesStore>, socket: &Path) -> impl FnMut() + Send + 'static {
+    /// Adds the thread that checks twice a second for expired switches and for the file that disables everything. The first
+    /// check is done before this returns.
+    pub(super) fn watch(self: &Arc<SwitchesStore>, socket: &Path, helpers: &Helpers) {
         let mut files = DisableFiles::new(socket);
         let mut logged = None;
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
-        move || {
+        let work = move || {
             loop {
                 std::thread::sleep(LOOK_EVERY);
                 // A hanging file system blocks this thread alone, which is not joined at exit.
@@ -149,7 +143,8 @@ impl SwitchesStore {
                 }
                 logged = failure;
             }
-        }
+        };
+        helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {
@@ -339,7 +334,7 @@ impl DaemonControl for Daemon {
     }
 
     fn disable_file(&self) -> Option<String> {
-        self.switches.disable_file().map(|path| path.display().to_string())
+        self.switches.disable_file.lock().as_ref().map(|path| path.display().to_string())
     }
 
     fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {

@@ -159,8 +159,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
     let _sampler = take_readings(&engine, &clock, &helpers);
-    let without = "the `disable` file has no effect and ends of switches are not kept";
-    helpers.add("switches", without, switches.watch(&settings.socket.path));
+    switches.watch(&settings.socket.path, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let pulse = Arc::new(ThreadHealth::new(settings.threads));

@@ -103,7 +103,8 @@ impl OperatorControl {
         self.events.push(event);
     }
 
-    fn is_at_rest(&self) -> bool {
+    /// Whether no override or guard ends by time.
+    pub(super) fn is_at_rest(&self) -> bool {
         let mut switches = self.own.switches.iter().chain(&self.fleet.switches);
         switches.all(|switch| switch.until.is_none())
             && self.own.blocks.is_empty()
@@ -225,11 +226,6 @@ impl Engine {
         if some {
             self.recompile_rules(&mut control);
         }
-    }
-
-    /// Whether no override or guard ends by time.
-    pub(super) fn has_no_timed_overrides(&self) -> bool {
-        self.control.lock().is_at_rest()
     }
 
     /// Compiles and installs the rules with the current overrides. The replaced rule set is freed by a later

@@ -117,10 +117,8 @@ impl Leases {
         }
     }
 
-    /// Opens a connection: joins the named session or begins a new one.
-    ///
-    /// # Errors
-    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
+    /// Opens a connection: joins the named session or begins a new one. Fails if the session belongs to another user, pool or
+    /// slot count, or a bound on sessions is reached.
     pub(super) fn open_session(
         &self,
         opening: &ConnectionParams<'_>,

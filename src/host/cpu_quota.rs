@@ -5,8 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use super::SignalError;
-use super::control_group::{ControlGroup, Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
-use super::pseudofile::Pseudofile;
+use super::control_group::{
+    ControlGroup, Hierarchy, ProcessGroups, Pseudofile, find_group, group_path, read_mounts,
+};
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
 

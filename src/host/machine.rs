@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::pseudofile::Pseudofile;
+use super::control_group::Pseudofile;
 
 /// Returns the identity marks of this machine as `name=value`: its machine-id, its host name, the addresses of its
 /// network cards. Unreadable marks are left out, as are virtual interfaces, which come and go. `root` is `/` except in

@@ -7,7 +7,6 @@ mod cpu_quota;
 mod machine;
 pub mod netlink;
 mod pressure;
-mod pseudofile;
 mod sensors;
 mod usage_window;
 

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use tracing::info;
 
 use super::SignalError;
-use super::control_group::{Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
-use super::pseudofile::Pseudofile;
+use super::control_group::{Hierarchy, ProcessGroups, Pseudofile, find_group, group_path, read_mounts};
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
 

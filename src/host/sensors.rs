@@ -1,7 +1,6 @@
 //! Samples all signals that the rules use, when they are due, and logs failures. A failed sample is no sample, never zero.
 //! Time is an argument, except for the sampling thread, which no other thread waits for.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -157,6 +156,7 @@ const SHARE_INTERVAL: Duration = Duration::from_millis(875);
 const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
 /// The CPUs of the machine, all together.
+#[derive(Debug)]
 pub(super) struct Cpu {
     system: Option<System>,
     /// Busy time since the first sample, in nanoseconds, averaged over the CPUs.
@@ -185,12 +185,6 @@ impl Cpu {
             self.busy_nanos = self.busy_nanos.saturating_add(busy);
         }
         Ok(self.window.push(now.at, self.busy_nanos).map(|share| share.thousandths_of(1, 1)))
-    }
-}
-
-impl fmt::Debug for Cpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cpu").field("busy_nanos", &self.busy_nanos).finish_non_exhaustive()
     }
 }
 
