@@ -1,4 +1,5 @@
-//! Bodies of requests in JSON, their frames, and the OpenAPI document made from them. The decision thread checks names and lengths.
+//! Bodies of requests in JSON, the frames of requests, and the OpenAPI document made from the bodies. The decision thread checks
+//! names and lengths; values are shortened as every client does, so that the length of a value refuses no request.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,12 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::decision::HttpDecision;
-use super::encode;
 use super::exchange::REQUEST_ID;
 use super::json::{self, NamedTexts, Units};
 use crate::protocol::{
-    ChargeFrame, CheckRequest, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions, UnitsField,
-    WorkOutcome, shorten,
+    ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions,
+    UnitsField, WorkOutcome, encode_request, shorten, shorten_value,
 };
 
 /// A request to check: hit, acquire or peek.
@@ -194,11 +194,11 @@ fn frame(
     }
     let given = descriptors.iter().map(|pairs| present(pairs));
     let texts = if descriptors.is_empty() { vec![present(attributes)] } else { given.collect() };
-    encode::fitting(request, texts.into_iter().filter(|pairs| !pairs.is_empty()).collect())
+    fitting(request, texts.into_iter().filter(|pairs| !pairs.is_empty()).collect())
 }
 
 /// Leaves out empty values.
-fn present(pairs: &[(String, String)]) -> encode::Pairs<'_> {
+fn present(pairs: &[(String, String)]) -> Pairs<'_> {
     let present = pairs.iter().filter(|(_, value)| !value.is_empty());
     present.map(|(key, value)| (&**key, value.into())).collect()
 }
@@ -305,3 +305,45 @@ fn document() -> Value {
         "components": {"schemas": schemas.take_definitions(true)}
     })
 }
+
+/// The names and values of one descriptor.
+pub(super) type Pairs<'t> = Vec<(&'t str, Cow<'t, str>)>;
+
+/// Returns the frame of a request, or a message for the client. Long values are cut; if the frame is still too large, the
+/// longest become digests.
+pub(super) fn fitting(
+    request: &RequestFrame<'_>,
+    mut descriptors: Vec<Pairs<'_>>,
+) -> Result<Vec<u8>, String> {
+    for (_, value) in descriptors.iter_mut().flatten() {
+        if let Cow::Owned(shortened) = shorten_value(value) {
+            *value = shortened.into();
+        }
+    }
+    loop {
+        let mut frame = Vec::new();
+        let Err(error) = encode_request(&mut frame, request, &listed(&descriptors)?) else {
+            return Ok(frame);
+        };
+        // Of equally long ones the first, as every client does: `max_by_key` returns the last.
+        let values = descriptors.iter_mut().flatten().map(|(_, value)| value).rev();
+        match values.max_by_key(|value| value.len()).filter(|value| value.len() > DIGEST_BYTES) {
+            Some(longest) => *longest = shorten(longest, DIGEST_BYTES, 0).into_owned().into(),
+            None => return Err(error.to_string()),
+        }
+    }
+}
+
+fn listed<'t>(descriptors: &'t [Pairs<'_>]) -> Result<DescriptorList<'t>, String> {
+    let mut list = DescriptorList::new();
+    for descriptor in descriptors {
+        let pairs: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (*key, &**value)).collect();
+        if !list.push(&pairs) {
+            return Err("a request has at most 8 descriptors of at most 16 attributes".to_owned());
+        }
+    }
+    Ok(list)
+}
+
+/// A tilde and 32 digits.
+const DIGEST_BYTES: usize = 33;

@@ -40,7 +40,6 @@ pub(super) struct Token {
     tag: hmac::Tag,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct HttpHandler {
     pub(super) state: Arc<AdapterState>,

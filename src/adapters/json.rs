@@ -1,12 +1,11 @@
 //! Values in bodies of JSON. Input fails no request: lone surrogates and bytes that are not UTF-8 are replaced, numbers beyond
 //! 64 bits become the largest, and of equal names of attributes or units the first counts. A repeated field is an error.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -39,11 +38,12 @@ fn present(value: Option<LossyText>) -> String {
     value.map_or_else(String::new, |LossyText(text)| text)
 }
 
-/// A number of requests, or of each unit.
-#[derive(Debug)]
+// A number of requests, or of each unit.
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged, inline)]
 pub(super) enum Units<N> {
     Requests(N),
-    Each(Vec<(String, N)>),
+    Each(#[schemars(with = "BTreeMap<String, N>")] Vec<(String, N)>),
 }
 
 pub(super) trait WholeNumber: Copy {
@@ -90,21 +90,6 @@ impl<'de, N: WholeNumber> Deserialize<'de> for Units<N> {
             serde_json::from_str::<JsonObject<&RawValue>>(text).map_err(D::Error::custom)?;
         let units = units.into_iter().map(|(unit, digits)| Ok((unit, number(digits.get())?)));
         units.collect::<Result<_, _>>().map(Units::Each)
-    }
-}
-
-impl<N: JsonSchema> JsonSchema for Units<N> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Units".into()
-    }
-
-    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
-        let [number, units] = [schemas.subschema_for::<N>(), BTreeMap::<String, N>::json_schema(schemas)];
-        json_schema!({"anyOf": [number, units]})
     }
 }
 

@@ -4,7 +4,6 @@
 mod bodies;
 mod decision;
 mod digest_table;
-mod encode;
 mod envoy;
 mod exchange;
 mod handler;
@@ -116,7 +115,6 @@ pub enum AdapterProtocol {
 
 impl AdapterProtocol {
     /// Returns the name for people, and the name in settings and metrics.
-    #[must_use]
     pub fn names(&self) -> (&'static str, &'static str) {
         match self {
             AdapterProtocol::Http(_) => ("HTTP", "http"),

@@ -46,7 +46,6 @@ struct AuthFields<'n> {
 
 struct LoopbackAddress(SocketAddr);
 
-/// The name of a header.
 struct HeaderText(HeaderName);
 
 read_from! {
@@ -127,7 +126,6 @@ fn read_endpoint(
     (report.errors() == errors_before).then_some((protocol, endpoint))
 }
 
-/// Reads the mapping of names of attributes to headers.
 fn attributes(auth: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Box<str>, HeaderName)> {
     let Some(attributes) = auth.get("attributes") else {
         let help = "write `attributes: {ip: X-Real-IP}`";

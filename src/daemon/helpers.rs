@@ -26,7 +26,6 @@ struct Helper {
     work: Mutex<Option<HelperWork>>,
     phase: AtomicU8,
     restarts: AtomicU64,
-    /// Whether the failure to start was logged.
     is_reported: AtomicBool,
 }
 
@@ -70,7 +69,6 @@ impl Helpers {
         }
     }
 
-    /// Retries until every thread has started.
     pub(super) async fn keep_starting(self) {
         let mut pause = START_AGAIN_MIN;
         while !self.start() {

@@ -21,13 +21,11 @@ pub(super) struct LastGood {
     path: PathBuf,
     /// The file's role in the state directory.
     file: StateFile,
-    /// Whether the last failure to write was logged.
     is_failure_logged: bool,
     record: Arc<SnapshotStats>,
 }
 
 impl LastGood {
-    /// Uses this file of the state directory.
     pub(super) fn at(directory: &Directory, file: StateFile, record: Arc<SnapshotStats>) -> LastGood {
         LastGood { path: directory.path_of(file), file, is_failure_logged: false, record }
     }

@@ -16,7 +16,6 @@ use tracing::warn;
 use crate::clock::read_boot_nanos;
 use crate::terms::is_deceptive;
 
-/// The queue of lines to a descriptor.
 pub(super) struct LogQueue {
     /// Bounded by `queued_bytes`.
     sender: Sender<Box<[u8]>>,

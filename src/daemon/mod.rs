@@ -1,7 +1,6 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
 mod adapter_settings;
-mod control;
 pub(crate) mod file_owners;
 mod fleet_start;
 mod helpers;

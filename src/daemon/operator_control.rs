@@ -6,14 +6,21 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
-use crate::admin::ChangeLedger;
+use super::helpers::Helpers;
+use super::last_good::AfterCrashLoop;
+use super::log_queue::LogQueue;
+use super::watch::ReloadSignal;
+use crate::admin::{ChangeLedger, DaemonControl, ProcessRecord, ReloadResult, RulesRecord};
 use crate::clock::Clock;
-use crate::engine::{Engine, HostOverrides};
+use crate::engine::{Engine, FleetChange, HostOverrides};
+use crate::fleet::task::OverridesHandle;
+use crate::host::read_resident_bytes;
 use crate::state::{
     ASIDE, SWITCHES_VERSION, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_switches,
     set_aside, write_switches, write_whole,
@@ -28,7 +35,6 @@ pub(super) struct SwitchesStore {
     /// The files of switches and blocks, and of the fleet overrides; `None` without a state directory.
     files: Option<(PathBuf, PathBuf)>,
     written: Mutex<SwitchesSnapshot>,
-    /// The file that disables everything.
     disable_file: Mutex<Option<PathBuf>>,
     record: Arc<SnapshotStats>,
 }
@@ -38,7 +44,6 @@ pub(super) struct SwitchesStore {
 struct SwitchesSnapshot {
     overrides: HostOverrides,
     utc: i64,
-    /// The document of fleet overrides.
     document: Arc<[u8]>,
 }
 
@@ -75,15 +80,8 @@ impl SwitchesStore {
         }
     }
 
-    /// Returns the path of the file that disables everything, if there is one.
-    pub(super) fn disable_file(&self) -> Option<PathBuf> {
-        self.disable_file.lock().clone()
-    }
-
-    /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since.
-    ///
-    /// # Errors
-    /// The reason why they are not stored, with its help.
+    /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since. An error is the
+    /// reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
         let kept = self.write();
         let failure = kept.as_ref().err().filter(|_| self.files.is_some());
@@ -126,14 +124,14 @@ impl SwitchesStore {
         Ok(())
     }
 
-    /// Returns the work of the thread that checks twice a second for expired switches and for the file that
-    /// disables everything. The first check is done before this returns.
-    pub(super) fn watch(self: &Arc<SwitchesStore>, socket: &Path) -> impl FnMut() + Send + 'static {
+    /// Adds the thread that checks twice a second for expired switches and for the file that disables everything. The first
+    /// check is done before this returns.
+    pub(super) fn watch(self: &Arc<SwitchesStore>, socket: &Path, helpers: &Helpers) {
         let mut files = DisableFiles::new(socket);
         let mut logged = None;
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
-        move || {
+        let work = move || {
             loop {
                 std::thread::sleep(LOOK_EVERY);
                 // A hanging file system blocks this thread alone, which is not joined at exit.
@@ -145,7 +143,8 @@ impl SwitchesStore {
                 }
                 logged = failure;
             }
-        }
+        };
+        helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {
@@ -295,6 +294,66 @@ fn is_absent(error: &io::Error) -> bool {
 const NAME: &str = "disable";
 
 const SETTINGS_DIRECTORY: &str = "/etc/tidegate";
+
+pub(super) struct Daemon {
+    pub(super) record: Arc<Mutex<RulesRecord>>,
+    pub(super) reload_signal: ReloadSignal,
+    pub(super) switches: Arc<SwitchesStore>,
+    /// Changes the fleet overrides; `None`: the settings name no Redis.
+    pub(super) fleet: Option<OverridesHandle>,
+    pub(super) log: Arc<LogQueue>,
+    pub(super) helpers: Helpers,
+    pub(super) after_crash_loop: AfterCrashLoop,
+    /// Returns the reasons, besides the rules, why no requests should be sent here yet.
+    pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+}
+
+impl DaemonControl for Daemon {
+    fn rules(&self) -> RulesRecord {
+        self.record.lock().clone()
+    }
+
+    fn process(&self) -> ProcessRecord {
+        ProcessRecord {
+            resident_bytes: read_resident_bytes(Path::new("/")).unwrap_or_default(),
+            log_lines_dropped: self.log.dropped(),
+            threads: self.helpers.record(),
+            is_after_crash_loop: self.after_crash_loop.load(Ordering::Relaxed),
+        }
+    }
+
+    fn reload(&self) -> Result<ReloadResult, String> {
+        let answer = self.reload_signal.request_result();
+        answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
+            "the rules are still being read: the log and `tidegate status` will show the result".to_owned()
+        })
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        self.switches.keep()
+    }
+
+    fn disable_file(&self) -> Option<String> {
+        self.switches.disable_file.lock().as_ref().map(|path| path.display().to_string())
+    }
+
+    fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {
+        let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings, or see `tidegate status` if they are there";
+        self.fleet.as_ref().ok_or(alone)?.change(change)
+    }
+
+    fn unready(&self) -> Vec<String> {
+        let after_crash_loop = self.after_crash_loop.load(Ordering::Relaxed).then(|| {
+            "the daemon was in a crash loop: it uses the last rules that ran for a minute, and its state is set aside; help: \
+             fix the rules, then run `tidegate reload`"
+                .to_owned()
+        });
+        (self.unready)().into_iter().chain(self.helpers.missing()).chain(after_crash_loop).collect()
+    }
+}
+
+/// A reading waits until the files stop changing; directories may be large and disks slow.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

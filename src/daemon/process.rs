@@ -3,7 +3,6 @@
 
 use std::io;
 
-use rustix::fd::OwnedFd;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getpid, getrlimit, set_dumpable_behavior, setrlimit,
 };
@@ -59,20 +58,18 @@ pub(super) fn passed_listener() -> Result<Option<Listener>, String> {
     let passed = sys::take_passed_descriptors().map_err(|error| {
         format!("the descriptors that were passed cannot be taken: {error}: LISTEN_FDS and LISTEN_FDNAMES must agree")
     })?;
-    let Some((name, descriptor)) = choose(passed)? else { return Ok(None) };
+    let Some(PassedDescriptor { name, descriptor }) = choose(passed)? else { return Ok(None) };
     let unusable = |why| format!("the socket `{name}` was passed and cannot be used: {why}");
     Listener::from_passed(descriptor).map(Some).map_err(unusable)
 }
 
 /// Selects the descriptor with our name, or the only one under any name.
-fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, String> {
-    let mut named: Vec<_> = passed.into_iter().map(|passed| (passed.name, passed.descriptor)).collect();
-    let ours = named.iter().filter(|(name, _)| name == NAME).count();
-    if ours == 1 {
-        named.retain(|(name, _)| name == NAME);
+fn choose(mut named: Vec<PassedDescriptor>) -> Result<Option<PassedDescriptor>, String> {
+    if named.iter().filter(|passed| passed.name == NAME).count() == 1 {
+        named.retain(|passed| passed.name == NAME);
     }
     if named.len() > 1 {
-        let names = named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let names = named.iter().map(|passed| passed.name.as_str()).collect::<Vec<_>>().join(", ");
         return Err(format!(
             "{} sockets were passed ({names}) and one is needed: write FileDescriptorName={NAME} in its unit, or pass no other",
             named.len()
@@ -86,9 +83,6 @@ const NAME: &str = "clients";
 
 /// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
 /// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules.
-///
-/// # Errors
-/// A signal cannot be watched.
 pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -112,9 +106,6 @@ pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -
 }
 
 /// USR1 writes the status to the log.
-///
-/// # Errors
-/// The signal cannot be watched.
 pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
     let mut requests = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
@@ -149,7 +140,8 @@ mod tests {
                 let (descriptor, _) = std::os::unix::net::UnixStream::pair().unwrap();
                 PassedDescriptor { descriptor: descriptor.into(), name: (*name).to_owned() }
             });
-            let chosen = choose(passed.collect()).map(|chosen| chosen.map(|(name, _)| name)).map_err(drop);
+            let chosen =
+                choose(passed.collect()).map(|chosen| chosen.map(|passed| passed.name)).map_err(drop);
             assert_eq!(chosen, expected.map(|name| name.map(str::to_owned)), "{names:?}");
         }
     }

@@ -181,7 +181,6 @@ pub struct FleetSecret(Box<[u8]>);
 
 impl FleetSecret {
     /// Returns the bytes to derive keys from, at least 32.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -194,10 +193,12 @@ impl fmt::Debug for FleetSecret {
 }
 
 /// Reads the file. A daemon without the secret starts all the same and limits on its own host.
-#[must_use]
 pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
     match read_secret(path) {
-        Ok((secret, doubt)) => (Some(secret), doubt.map(|wrong| warning(path, wrong))),
+        Ok((secret, doubt)) => {
+            let warning = |wrong| Problem { severity: Severity::Warning, ..about_file(path, wrong) };
+            (Some(secret), doubt.map(warning))
+        }
         Err(wrong) => (None, Some(about_file(path, wrong))),
     }
 }
@@ -237,10 +238,6 @@ fn open_to_others(path: &Path, metadata: &Metadata) -> Option<ValueProblem> {
     let mode = metadata.mode() & 0o7777;
     let message = format!("the fleet secret has mode {mode:04o}: others can read or change it");
     (mode & 0o027 != 0).then(|| ValueProblem::new(message, format!("chmod 0600 {}", path.display())))
-}
-
-fn warning(path: &Path, wrong: ValueProblem) -> Problem {
-    Problem { severity: Severity::Warning, ..about_file(path, wrong) }
 }
 
 /// Twice the bits of the digest.

@@ -36,10 +36,7 @@ pub(super) struct RestoredState {
 }
 
 impl RestoredState {
-    /// Restores the state. `boot_id` is the file with the boot id.
-    ///
-    /// # Errors
-    /// The kernel provides no random numbers.
+    /// Restores the state. `boot_id` is the file with the boot id. Fails if the kernel provides no random numbers.
     pub(super) fn take_up(settings: &Settings, boot_id: &Path) -> std::io::Result<RestoredState> {
         let (new_key, first_lease) = (sys::random_bytes()?, u64::from_le_bytes(sys::random_bytes()?));
         let state = settings.state.as_deref();
@@ -166,7 +163,6 @@ fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Cra
         .map(|opened| CRASHES.get_or_init(|| opened))
 }
 
-/// Records that the daemon ends by a panic.
 pub(super) fn note_crash() {
     if let Some(crashes) = CRASHES.get() {
         crashes.note();

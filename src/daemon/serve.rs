@@ -14,11 +14,10 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::operator_control::SwitchesStore;
+use super::operator_control::{Daemon, SwitchesStore};
 use super::restart::RestoredState;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
@@ -160,8 +159,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
     let _sampler = take_readings(&engine, &clock, &helpers);
-    let without = "the `disable` file has no effect and ends of switches are not kept";
-    helpers.add("switches", without, switches.watch(&settings.socket.path));
+    switches.watch(&settings.socket.path, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
     let pulse = Arc::new(ThreadHealth::new(settings.threads));

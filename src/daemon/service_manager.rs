@@ -62,7 +62,6 @@ impl ServiceManager {
         self.notify(&[NotifyState::Reloading, now]);
     }
 
-    /// Queues a notification.
     pub(super) fn notify(&self, states: &[NotifyState<'_>]) {
         let lines = states.iter().map(ToString::to_string).collect::<Vec<_>>();
         self.send(ManagerMessage::Notify(lines.join("\n")));

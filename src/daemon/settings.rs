@@ -146,7 +146,6 @@ impl Settings {
         Settings::load_in(path, &Environment::of_this_process())
     }
 
-    /// Reads the file in the environment of a process.
     pub(crate) fn load_in(
         path: Option<&Path>,
         environment: &Environment,
@@ -158,9 +157,6 @@ impl Settings {
     }
 
     /// Reads a text instead of a file; paths in it are relative to the directory of the file that it names.
-    ///
-    /// # Errors
-    /// As [`Settings::load`].
     pub fn read(
         source: Option<&Source>,
         environment: &Environment,
@@ -186,7 +182,6 @@ impl Settings {
     }
 
     /// The path of the admin socket.
-    #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.admin_socket.clone().unwrap_or_else(|| default_admin_socket(&self.socket.path))
     }
@@ -236,14 +231,12 @@ impl Settings {
     }
 
     /// Returns the scopes of limits whose rules set none.
-    #[must_use]
     pub fn scopes(&self) -> Scopes {
         let domains = self.domains.iter().filter_map(|domain| Some((domain.name.clone(), domain.scope?)));
         let weight = self.redis.as_ref().and_then(|redis| redis.region_weight);
         Scopes { all: self.scope, domains: domains.collect(), weight }
     }
 
-    /// Returns the defaults.
     pub(crate) fn by_default() -> Settings {
         Settings::defaults(&Environment::of_this_process())
     }
@@ -277,7 +270,6 @@ pub(crate) fn is_hidden(path: &Path) -> bool {
 
 impl Environment {
     /// Reads the environment of this process.
-    #[must_use]
     pub fn of_this_process() -> Environment {
         Environment::of(|name| std::env::var_os(name), rustix::process::geteuid().is_root())
     }

@@ -21,10 +21,7 @@ use crate::rules::OpenFiles;
 use crate::server::ThreadHealth;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
-/// wait for rules.
-///
-/// # Errors
-/// No descriptor is left to wake the thread with.
+/// wait for rules. Fails if no descriptor is left to wake the thread with.
 pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
@@ -97,7 +94,7 @@ impl WatchThread {
                 // Requests from here on follow writes that this reading may miss; they get the next one.
                 let waiting = std::mem::take(&mut *self.reload_signal.waiting.lock());
                 // An explicit request comes after the writes, so open files are read too.
-                self.watching.forget_open_files();
+                self.watching.open.clear();
                 let reloaded = self.rules.reload(&OpenFiles::default());
                 self.manager.notify(&[NotifyState::Ready]);
                 // Fails if the receiver no longer waits.
@@ -159,11 +156,7 @@ impl WatchThread {
                 break;
             }
         }
-        self.await_pause();
-    }
-
-    /// Waits until the writers have paused.
-    fn await_pause(&mut self) {
+        // Until the writers have paused.
         let request = &self.reload_signal.requested;
         wait_for_pause(
             boot_time,

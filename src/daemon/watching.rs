@@ -27,7 +27,7 @@ pub(super) struct DirectoryWatch {
     moved: bool,
     /// Rules files that a writer has changed and not closed since, each with the time of the change: half of one may be
     /// valid.
-    open: BTreeMap<PathBuf, Timestamp>,
+    pub(super) open: BTreeMap<PathBuf, Timestamp>,
     /// Whether some changes are not reported, so that the caller has to poll.
     pub(super) polls: bool,
     /// The fingerprint of the files at the last look.
@@ -154,11 +154,6 @@ impl DirectoryWatch {
     /// The rules files that were changed and not closed since.
     pub(super) fn open_files(&self) -> OpenFiles {
         self.open.keys().cloned().collect()
-    }
-
-    /// Counts all files as closed until they are changed again.
-    pub(super) fn forget_open_files(&mut self) {
-        self.open.clear();
     }
 
     /// The time until the first open file has been waited for [`OPEN_MAX`].

@@ -136,7 +136,6 @@ impl SeenRequest<'_, '_> {
 
 impl Caller {
     /// Returns the text if the rule shows it, else the first digits of the digest.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.text.as_deref().unwrap_or_else(|| self.digest.get(..DIGEST_SHOWN).unwrap_or(&self.digest))
     }

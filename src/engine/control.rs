@@ -103,7 +103,8 @@ impl OperatorControl {
         self.events.push(event);
     }
 
-    fn is_at_rest(&self) -> bool {
+    /// Whether no override or guard ends by time.
+    pub(super) fn is_at_rest(&self) -> bool {
         let mut switches = self.own.switches.iter().chain(&self.fleet.switches);
         switches.all(|switch| switch.until.is_none())
             && self.own.blocks.is_empty()
@@ -134,7 +135,6 @@ impl Engine {
     }
 
     /// Says why there are no rules of a domain.
-    #[must_use]
     pub fn describe_missing(&self, name: &str) -> String {
         if self.control.lock().invalid_domains.iter().any(|invalid| **invalid == *name) {
             let name = shown(name);
@@ -180,13 +180,11 @@ impl Engine {
     }
 
     /// Whether the off switch is set.
-    #[must_use]
     pub fn is_off(&self) -> bool {
         self.control.lock().is_off
     }
 
     /// The overrides of this host.
-    #[must_use]
     pub fn operator_overrides(&self) -> HostOverrides {
         self.control.lock().own.clone()
     }
@@ -228,11 +226,6 @@ impl Engine {
         if some {
             self.recompile_rules(&mut control);
         }
-    }
-
-    /// Whether no override or guard ends by time.
-    pub(super) fn has_no_timed_overrides(&self) -> bool {
-        self.control.lock().is_at_rest()
     }
 
     /// Compiles and installs the rules with the current overrides. The replaced rule set is freed by a later

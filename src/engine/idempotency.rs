@@ -111,6 +111,20 @@ impl IdempotencyTable {
         }
     }
 
+    /// Copies all grants, marked as of this rule set or of none.
+    pub(super) fn copy_out(&self, rule_set: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
+        self.grants.copy_out(now, |name, mut granted| {
+            granted.grant.rule_set = if granted.grant.rule_set == rule_set { FIRST_RULE_SET } else { 0 };
+            visit(SnapshotEntry::Repeat(name, granted));
+        });
+    }
+
+    pub(super) fn restore(&self, name: Digest, mut granted: NamedGrant, shards: &Shards, now: Now) {
+        // The first rule set equals that of the snapshot, or gets another number.
+        granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULE_SET);
+        self.grants.put(name, granted, shards, now);
+    }
+
     /// Hashes a cost or an amount, regardless of the order of its units.
     fn hash_units<N: Copy + Into<i64>>(&self, numbers: &ByUnit<'_, N>, written: &mut Vec<u8>) -> u64 {
         match numbers {
@@ -291,25 +305,3 @@ pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The op code of a charge, distinct from those of requests.
 const CHARGE: u8 = 5;
-
-impl IdempotencyTable {
-    /// Copies all grants, marked as of this rule set or of none.
-    pub(in crate::engine) fn copy_out(&self, rule_set: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.grants.copy_out(now, |name, mut granted| {
-            granted.grant.rule_set = if granted.grant.rule_set == rule_set { FIRST_RULE_SET } else { 0 };
-            visit(SnapshotEntry::Repeat(name, granted));
-        });
-    }
-
-    pub(in crate::engine) fn restore(
-        &self,
-        name: Digest,
-        mut granted: NamedGrant,
-        shards: &Shards,
-        now: Now,
-    ) {
-        // The first rule set equals that of the snapshot, or gets another number.
-        granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULE_SET);
-        self.grants.put(name, granted, shards, now);
-    }
-}

@@ -7,7 +7,6 @@
 
 mod lease;
 mod lease_table;
-mod numbers;
 mod session;
 mod wheel;
 
@@ -23,9 +22,9 @@ use super::pool::{Pool, PoolTable};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use lease_table::{LeaseTable, MemberEndProgress};
-use numbers::LeaseNumbers;
 use session::{HeldLeases, SessionHandle, SessionId};
 
+use lease::LeaseNumbers;
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{Lease, LeaseCharge, LeaseCost, LeaseResource};
 pub(super) use session::Reservation;
@@ -118,10 +117,8 @@ impl Leases {
         }
     }
 
-    /// Opens a connection: joins the named session or begins a new one.
-    ///
-    /// # Errors
-    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
+    /// Opens a connection: joins the named session or begins a new one. Fails if the session belongs to another user, pool or
+    /// slot count, or a bound on sessions is reached.
     pub(super) fn open_session(
         &self,
         opening: &ConnectionParams<'_>,

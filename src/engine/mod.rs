@@ -199,7 +199,7 @@ impl Engine {
     /// [`Engine::end_expired_leases`] until a request begins or a signal arrives.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.pools.is_at_rest() && self.has_no_timed_overrides()
+        self.pools.is_at_rest() && self.control.lock().is_at_rest()
     }
 
     /// Returns whether the engine [is at rest](Engine::is_at_rest) and has neither leases nor sessions: then ticks change

@@ -40,7 +40,6 @@ pub(super) struct Pool {
     /// Leases of the most important priority, and of all others.
     critical: AtomicU32,
     noncritical: AtomicU32,
-    /// The sums of the pool's other hosts.
     other_hosts: Mutex<Option<OtherHostsSums>>,
     /// Whether the reserve has refused a request since the flag was last taken.
     is_refusing: AtomicBool,

@@ -1,8 +1,6 @@
 //! The costs of grants and charges, for refunds. Costs under an idempotency key are kept here, for as long as
 //! the key is remembered; other costs are kept in the lease. Each is refunded at most once.
 
-use std::time::Duration;
-
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +186,6 @@ impl Engine {
         self.refundable_costs.lease_cost(&request.cost, print, &mut workspace.ties)
     }
 
-    /// Records the cost of a named grant, if a rule has counted it.
     pub(super) fn record_refundable_cost(
         &self,
         request: &Request<'_>,
@@ -279,7 +276,8 @@ impl RefundRequest {
 
 impl TableState for RefundableCost {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.at.after(REMEMBERED).nanos_since(now.at)
+        // As long as its name is remembered.
+        self.at.after(idempotency::REMEMBERED).nanos_since(now.at)
     }
 
     fn heap_bytes(&self) -> usize {
@@ -296,9 +294,6 @@ pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     amount.each(&mut |_, amount| is_negative |= amount < 0);
     is_negative
 }
-
-/// How long a named grant or charge can be refunded: as long as its name is remembered.
-const REMEMBERED: Duration = idempotency::REMEMBERED;
 
 /// Maximum units recorded of a request: one frame could name thousands.
 const UNITS_MAX: usize = 16;

@@ -222,34 +222,6 @@ mod tests {
         [number / 2, number % 2]
     }
 
-    fn add(sketch: &mut Sketch, number: u64, weight: u64) {
-        sketch.add(key(number), weight, || None);
-    }
-
-    #[test]
-    fn computes_text_once_and_truncates_it() {
-        let texts = [
-            (None, None),
-            (Some("192.0.2.1".to_owned()), Some("192.0.2.1".to_owned())),
-            (Some("a".repeat(64)), Some("a".repeat(64))),
-            (Some("a".repeat(65)), Some("a".repeat(63) + "~")),
-            // A character that does not fit is dropped whole.
-            (Some("a".repeat(62) + "éé"), Some("a".repeat(62) + "~")),
-        ];
-        for (given, kept) in texts {
-            let mut sketch = Sketch::default();
-            sketch.add(key(1), 1, || given.map(Into::into));
-            sketch.add(key(1), 1, || panic!("the key is known"));
-            sketch.add(key(2), 0, || panic!("there is nothing to count"));
-            assert_eq!(sketch.entries()[0].text.as_deref(), kept.as_deref());
-        }
-        let mut sketch = Sketch::default();
-        (0..K).for_each(|number| sketch.add(key(number), 1, || Some("first".into())));
-        sketch.add(key(K), 1, || Some("newcomer".into()));
-        let entries = sketch.entries();
-        assert_eq!((entries[0].key, entries[0].text.as_deref()), (key(K), Some("newcomer")));
-    }
-
     /// The events of a sketch: a key is counted, or everything is halved.
     fn events() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
         // The larger the number, the rarer.
@@ -267,7 +239,7 @@ mod tests {
             for event in events {
                 match event {
                     Some((number, weight)) => {
-                        add(&mut sketch, number, weight);
+                        sketch.add(key(number), weight, || None);
                         *exact.entry(key(number)).or_default() += weight;
                         total += weight;
                     }

@@ -62,7 +62,6 @@ pub enum SnapshotEntry {
 
 impl SnapshotEntry {
     /// Returns the number of keys of a list; 1 for other entries.
-    #[must_use]
     pub fn count(&self) -> usize {
         match self {
             SnapshotEntry::Buckets(buckets) => buckets.len(),

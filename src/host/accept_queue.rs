@@ -10,11 +10,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
 use super::Listen;
+use super::SignalError;
 use super::netlink::{
     DiagMessage, Family, UnixSocketId, parse_messages, parse_tcp_queue, parse_unix_listener,
     write_tcp_listeners_request, write_unix_listeners_request, write_unix_queue_request,
 };
-use super::signal_error::SignalError;
 
 #[derive(Debug)]
 pub(super) struct AcceptQueue {
@@ -47,8 +47,8 @@ fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
         let write =
             |request: &mut Vec<u8>, sequence| write_tcp_listeners_request(request, family, port, sequence);
         kernel.query(write, false, |socket| {
-            if let Some(queue) = parse_tcp_queue(socket, port) {
-                waiting = Some(waiting.unwrap_or_default().saturating_add(queue.waiting));
+            if let Some(more) = parse_tcp_queue(socket, port) {
+                waiting = Some(waiting.unwrap_or_default().saturating_add(more));
             }
         })?;
     }
@@ -77,8 +77,8 @@ fn count_at_path(
 fn count_at_socket(socket: UnixSocketId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
     let mut waiting = None;
     let write = |request: &mut Vec<u8>, sequence| write_unix_queue_request(request, socket, sequence);
-    kernel.query(write, true, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue))?;
-    Ok(waiting.map(|queue| queue.waiting))
+    kernel.query(write, true, |body| waiting = parse_unix_listener(body).and_then(|found| found.waiting))?;
+    Ok(waiting)
 }
 
 fn identify_file(path: &str) -> Result<FileId, SignalError> {

@@ -4,13 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::control_group::{ControlGroup, Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
-use super::pseudofile::Pseudofile;
-use super::signal_error::SignalError;
+use super::SignalError;
+use super::control_group::{
+    ControlGroup, Hierarchy, ProcessGroups, Pseudofile, find_group, group_path, read_mounts,
+};
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
-/// The CPU time of one application.
 #[derive(Debug, Default)]
 pub(super) struct CpuQuota {
     process: ProcessGroups,

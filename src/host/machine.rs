@@ -5,12 +5,11 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use super::pseudofile::Pseudofile;
+use super::control_group::Pseudofile;
 
 /// Returns the identity marks of this machine as `name=value`: its machine-id, its host name, the addresses of its
 /// network cards. Unreadable marks are left out, as are virtual interfaces, which come and go. `root` is `/` except in
 /// tests.
-#[must_use]
 pub fn read_machine_marks(root: &Path) -> Vec<Vec<u8>> {
     let mut marks = Vec::new();
     let mut add_mark = |name: &str, value: &[u8]| marks.push([name.as_bytes(), b"=", value].concat());
@@ -48,7 +47,6 @@ const CARDS_MAX: usize = 64;
 
 /// Reads the resident memory of the whole process in bytes, including code and shared pages; `None` if it cannot be read.
 /// `root` is `/` except in tests.
-#[must_use]
 pub fn read_resident_bytes(root: &Path) -> Option<u64> {
     let mut status = Pseudofile::new(root.join("proc/self/status"));
     let resident = status.parse_with(|status| {

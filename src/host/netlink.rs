@@ -99,23 +99,12 @@ pub fn parse_messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Di
     })
 }
 
-/// The accept queue of a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListenQueue {
-    /// Connections that wait to be accepted.
-    pub waiting: u32,
-    /// The most that may wait, less one.
-    pub backlog: u32,
-}
-
-/// Reads the queue of a TCP socket that listens on this port (`inet_diag_msg`); `None` if the message is about another
-/// socket or truncated.
-#[must_use]
-pub fn parse_tcp_queue(body: &[u8], port: u16) -> Option<ListenQueue> {
+/// Reads the connections that wait to be accepted from a TCP socket that listens on this port (`inet_diag_msg`); `None` if the
+/// message is about another socket or truncated.
+pub fn parse_tcp_queue(body: &[u8], port: u16) -> Option<u32> {
     let its_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
     let listens = body.get(1) == Some(&STATE_LISTEN) && its_port == port;
-    let queue = ListenQueue { waiting: read_u32(body, 56)?, backlog: read_u32(body, 60)? };
-    listens.then_some(queue)
+    read_u32(body, 56).filter(|_| listens)
 }
 
 /// A listening Unix socket: `unix_diag_msg` and its attributes.
@@ -128,26 +117,22 @@ pub struct UnixListener<'b> {
     pub name: &'b [u8],
     /// Inode and device of its path, in the kernel's numbering.
     pub file: Option<(u32, u32)>,
-    /// Its queue, if requested.
-    pub queue: Option<ListenQueue>,
+    /// The connections that wait to be accepted, if requested.
+    pub waiting: Option<u32>,
 }
 
 /// Reads a listening Unix socket; `None` if it does not listen or the message is truncated.
-#[must_use]
 pub fn parse_unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
     let id = UnixSocketId { inode: read_u32(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
-    let mut listener = UnixListener { id, name: &[], file: None, queue: None };
+    let mut listener = UnixListener { id, name: &[], file: None, waiting: None };
     let mut rest = body.get(16..)?;
     while let (Some(bytes), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
         let value = rest.get(4..usize::from(bytes))?;
-        let pair = || Some((read_u32(value, 0)?, read_u32(value, 4)?));
         match kind {
             // A path may end with a zero byte; an abstract name begins with one.
             UNIX_DIAG_NAME => listener.name = value.strip_suffix(&[0]).unwrap_or(value),
-            UNIX_DIAG_VFS => listener.file = pair(),
-            UNIX_DIAG_RQLEN => {
-                listener.queue = pair().map(|(waiting, backlog)| ListenQueue { waiting, backlog });
-            }
+            UNIX_DIAG_VFS => listener.file = read_u32(value, 0).zip(read_u32(value, 4)),
+            UNIX_DIAG_RQLEN => listener.waiting = read_u32(value, 0),
             _ => {}
         }
         rest = rest.get(aligned(usize::from(bytes))..).unwrap_or_default();

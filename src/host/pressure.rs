@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tracing::info;
 
-use super::control_group::{Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
-use super::pseudofile::Pseudofile;
-use super::signal_error::SignalError;
+use super::SignalError;
+use super::control_group::{Hierarchy, ProcessGroups, Pseudofile, find_group, group_path, read_mounts};
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
@@ -26,7 +25,6 @@ pub(super) struct Pressure {
     resource: Resource,
     process: ProcessGroups,
     file: Option<Pseudofile>,
-    /// The path in the last log line.
     logged_path: PathBuf,
     window: UsageWindow,
 }

@@ -1,7 +1,6 @@
 //! Samples all signals that the rules use, when they are due, and logs failures. A failed sample is no sample, never zero.
 //! Time is an argument, except for the sampling thread, which no other thread waits for.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -10,10 +9,10 @@ use std::time::Duration;
 use sysinfo::{CpuRefreshKind, System};
 use tracing::{info, warn};
 
+use super::SignalError;
 use super::accept_queue::{AcceptQueue, SockDiag};
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
-use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;
 use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Clock, Now, Timestamp};
@@ -32,7 +31,6 @@ pub struct SignalSensors {
 
 impl SignalSensors {
     /// Makes sensors that read `proc` and `sys` below `root`, which is `/` except in tests.
-    #[must_use]
     pub fn new(root: &Path) -> SignalSensors {
         SignalSensors { root: root.into(), ..SignalSensors::default() }
     }
@@ -61,7 +59,6 @@ impl SignalSensors {
     }
 
     /// Returns the time to wait before the next call of [`SignalSensors::sample`].
-    #[must_use]
     pub fn next_pause(&self) -> Duration {
         if self.sensors.iter().any(|sensor| matches!(sensor.probe, Probe::AcceptQueue(_))) {
             QUEUE_INTERVAL
@@ -83,12 +80,10 @@ impl SignalSensors {
     }
 }
 
-/// A wanted signal and its probe.
 #[derive(Debug)]
 struct Sensor {
     wanted: HostSignals,
     probe: Probe,
-    /// The error in the last log line.
     logged: Option<SignalError>,
     logged_at: Option<Timestamp>,
 }
@@ -161,6 +156,7 @@ const SHARE_INTERVAL: Duration = Duration::from_millis(875);
 const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
 /// The CPUs of the machine, all together.
+#[derive(Debug)]
 pub(super) struct Cpu {
     system: Option<System>,
     /// Busy time since the first sample, in nanoseconds, averaged over the CPUs.
@@ -189,12 +185,6 @@ impl Cpu {
             self.busy_nanos = self.busy_nanos.saturating_add(busy);
         }
         Ok(self.window.push(now.at, self.busy_nanos).map(|share| share.thousandths_of(1, 1)))
-    }
-}
-
-impl fmt::Debug for Cpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cpu").field("busy_nanos", &self.busy_nanos).finish_non_exhaustive()
     }
 }
 

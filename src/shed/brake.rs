@@ -33,7 +33,6 @@ enum ReadingKind {
 
 impl Brake {
     /// Whether the brake was on after the last tick.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.cause.is_some()
     }
@@ -71,7 +70,6 @@ impl Brake {
 }
 
 /// The smallest standing queue: one request per slot, or per two slots where slots are few, and at least two.
-#[must_use]
 pub fn queue_min(slots: u32) -> u32 {
     // With few slots a queue of one per slot is rare even under overload.
     let queue = if slots < FEW_SLOTS { slots / 2 } else { slots };
@@ -94,7 +92,6 @@ fn queue_span(slots: u32) -> Duration {
 /// assert_eq!(band_slots(16, 700), 12); // 11.2
 /// assert_eq!(band_slots(1, 700), 1);
 /// ```
-#[must_use]
 pub fn band_slots(slots: u32, band_permille: u16) -> u32 {
     let thousandths = u64::from(slots) * u64::from(band_permille.min(1_000));
     u32::try_from(thousandths.div_ceil(1_000)).unwrap_or(slots)

@@ -40,7 +40,6 @@ impl PoolLoad {
     /// let elsewhere = PoolLoad { slots: 100, critical: 9, noncritical: 90 };
     /// assert_eq!(elsewhere.noncritical_max_here(100, 200), 70);
     /// ```
-    #[must_use]
     pub fn noncritical_max_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
         let all = self.slots.saturating_add(u64::from(slots_here));
         let most = unreserved_slots(all, reserve_permille).saturating_sub(self.noncritical);
@@ -89,7 +88,6 @@ pub struct HostReadings {
 
 impl HostReadings {
     /// The non-critical requests that a single host may allow; a host can always claim as many.
-    #[must_use]
     pub fn own_part(&self) -> u32 {
         PoolLoad::default().noncritical_max_here(self.slots, self.reserve)
     }
@@ -97,7 +95,6 @@ impl HostReadings {
 
 impl Claim {
     /// Makes the claim of a host that has just joined, or returns after a long absence.
-    #[must_use]
     pub fn new(here: &HostReadings) -> Claim {
         let own = here.own_part();
         // No shortage is known.
@@ -105,14 +102,12 @@ impl Claim {
     }
 
     /// The number of non-critical requests that the host allows.
-    #[must_use]
     pub const fn allowed(&self) -> u32 {
         self.most
     }
 
     /// Whether the next publication is urgent: the host lent slots and refuses requests, or its claim holds slots that
     /// others may need back. Never without other hosts, nor while the host's slots are unknown.
-    #[must_use]
     pub fn is_urgent(&self, here: &HostReadings) -> bool {
         let (borrows, lends) = (self.most > self.own, self.most < self.own);
         let has_others = here.slots > 0 && self.slots > u64::from(here.slots);

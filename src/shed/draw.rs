@@ -25,7 +25,6 @@ use crate::clock::Timestamp;
 /// assert_eq!(chance(0.5, 3, 1), 0.5); // and half of the next
 /// assert_eq!(chance(0.5, 3, 2), 0.0);
 /// ```
-#[must_use]
 pub fn chance(severity: f64, sheddable: usize, rank: usize) -> f64 {
     if rank >= sheddable {
         return 0.0;
@@ -41,7 +40,6 @@ fn to_f64(priorities: usize) -> f64 {
 
 /// The number of the caller's current draw at `at`. It changes once in each `rotate`, at an offset given by `phase`, a
 /// hash of the caller that is uniform over `u64`: so callers change one by one, never all at once.
-#[must_use]
 pub fn draw_epoch(at: Timestamp, phase: u64, rotate: Duration) -> u64 {
     // A zero `rotate` would divide by zero; a draw per nanosecond is the nearest valid one.
     let rotate = u64::try_from(rotate.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -51,7 +49,6 @@ pub fn draw_epoch(at: Timestamp, phase: u64, rotate: Duration) -> u64 {
 
 /// Whether a draw that is uniform over `u64` is refused. A probability of 0 or NaN refuses none, 1 refuses all. A draw
 /// refused at some probability is refused at any larger one.
-#[must_use]
 #[allow(clippy::cast_precision_loss, reason = "53 bits are exact")]
 pub fn is_refused(draw: u64, chance: f64) -> bool {
     const BITS: u32 = 53;

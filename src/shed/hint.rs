@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::clock::Micros;
 
 /// `base` ± 50 %: half of it for the lowest draw, nearly one and a half for the highest, linear in between. Rounded up.
-#[must_use]
 pub fn with_jitter(base: Duration, draw: u64) -> Micros {
     let nanos = base.as_nanos().min(u128::from(u64::MAX));
     // Both factors are below 2⁶⁴.
@@ -16,7 +15,6 @@ pub fn with_jitter(base: Duration, draw: u64) -> Micros {
 
 /// The base of the retry-after for worker utilization: 10 s, plus up to 50 s in proportion to the shed probability. The
 /// controller takes minutes to recover, so an immediate retry would be refused.
-#[must_use]
 pub fn workers_base(chance: f64) -> Duration {
     // `max` returns zero for NaN.
     let more = Duration::from_secs(50).mul_f64(chance.max(0.0).clamp(0.0, 1.0));

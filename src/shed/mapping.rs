@@ -11,7 +11,6 @@
 /// assert_eq!(utilization(&map, 8), 0.25);
 /// assert_eq!(utilization(&map, 1_000), 1.0);
 /// ```
-#[must_use]
 pub fn utilization(map: &[(u32, u16)], reading: u32) -> f64 {
     let mut left = None;
     for &(at, permille) in map {

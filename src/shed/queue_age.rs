@@ -11,7 +11,6 @@ use crate::clock::Micros;
 
 /// Whether a request that has waited for `queued` exceeds `bound`. A wait above [`PLAUSIBLE_MAX`] comes from a wrong
 /// clock and is not too old.
-#[must_use]
 pub fn is_too_old(queued: Micros, bound: Duration) -> bool {
     let queued = Duration::from(queued);
     queued <= PLAUSIBLE_MAX && queued > bound

@@ -79,13 +79,11 @@ impl Default for Controller {
 
 impl SlowSeverity {
     /// Makes the severity at rest: nothing is shed, and all of `after` is left.
-    #[must_use]
     pub fn at_rest(controller: &Controller) -> SlowSeverity {
         SlowSeverity { value: controller.rest(), silent: Duration::ZERO }
     }
 
     /// Makes a severity from its value and the time without readings.
-    #[must_use]
     pub fn restore(controller: &Controller, value: f64, silent: Duration) -> SlowSeverity {
         SlowSeverity {
             value: value.max(controller.rest()).min(1.0),
@@ -101,19 +99,16 @@ impl SlowSeverity {
     }
 
     /// The time without readings, at most the time for which the severity is held.
-    #[must_use]
     pub fn time_without_readings(&self) -> Duration {
         self.silent
     }
 
     /// The severity s; negative while nothing is refused.
-    #[must_use]
     pub fn value(&self) -> f64 {
         self.value
     }
 
     /// Whether no step could lower it.
-    #[must_use]
     pub fn is_at_rest(&self, controller: &Controller) -> bool {
         self.value <= controller.rest()
     }

@@ -43,7 +43,6 @@ impl UtilizationWindow {
     /// `None` while there is no slot-time. Between two readings the sums are interpolated linearly.
     ///
     /// Exceeds one if the sums do: a caller that counts more busy slots than exist is not corrected here.
-    #[must_use]
     pub fn mean_over(&self, span: Duration) -> Option<f64> {
         let mut readings = self.readings.iter().rev().copied();
         let latest = readings.next()?;

@@ -29,9 +29,6 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 impl AtomicFile {
     /// Creates the new file, readable by its owner only. An unfinished file of an earlier process is removed.
-    ///
-    /// # Errors
-    /// File system errors.
     pub fn begin(path: &Path) -> io::Result<AtomicFile> {
         let temporary = temporary_path(path);
         match std::fs::remove_file(&temporary) {

@@ -10,13 +10,11 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 
 use super::directory::{Directory, DirectoryLock, SnapshotStats, StateFile};
-use super::moment::Moment;
-use super::snapshot::write_tables;
+use super::snapshot::{Moment, write_tables};
 use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;
 use crate::terms::without_number;
 
-/// A handle to the thread that writes snapshots.
 #[derive(Debug)]
 pub(crate) struct SnapshotKeeper {
     end: Sender<()>,
@@ -110,8 +108,7 @@ impl KeeperWorker {
             .and_then(|()| write_tables(&path, directory.key, engine, now, &here, is_final));
         match written {
             Ok(bytes) => {
-                let took = clock.now().at.since(now.at);
-                let took_micros = Micros::from(took).0;
+                let took_micros = Micros::from(clock.now().at.since(now.at)).0;
                 record.update(|status| {
                     (status.writes, status.bytes) = (status.writes + 1, bytes);
                     status.last_write = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;

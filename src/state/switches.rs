@@ -96,11 +96,11 @@ struct SwitchesDocument {
 /// Parses the lists of a file. Returns the understood entries and the number of others.
 fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (SwitchesContent, usize) {
     let mut not_understood = 0;
-    let mut switches: Vec<StoredSwitch> = parse_list(lists.remove(SWITCHES), &mut not_understood);
+    let mut switches: Vec<StoredSwitch> = parse_list(lists.remove("switches"), &mut not_understood);
     not_understood += switches.iter().filter(|switch| !switch.others.is_empty()).count();
     switches.retain(|switch| switch.others.is_empty() || switch.mode != Mode::Enforce);
-    let blocks = parse_list(lists.remove(BLOCKS), &mut not_understood);
-    let set_times = parse_list(lists.remove(SET_TIMES), &mut not_understood);
+    let blocks = parse_list(lists.remove("blocks"), &mut not_understood);
+    let set_times = parse_list(lists.remove("said"), &mut not_understood);
     (SwitchesContent { switches, blocks, set_times }, not_understood + lists.len())
 }
 
@@ -128,10 +128,6 @@ struct SwitchesContent {
     #[serde(rename = "said", skip_serializing_if = "Vec::is_empty")]
     set_times: Vec<StoredSwitchTime>,
 }
-
-const SWITCHES: &str = "switches";
-const BLOCKS: &str = "blocks";
-const SET_TIMES: &str = "said";
 
 /// A switch. `rule: null` means everything; `by: null` the guard; times are Unix times in nanoseconds.
 #[derive(Serialize, Deserialize)]

@@ -1,14 +1,12 @@
 //! THE KERNEL: the system calls that no crate offers safely. All `unsafe` of the project is here, each with its proof.
 #![allow(unsafe_code)]
 
-mod passed;
 mod process;
 mod readiness;
 mod scheduler;
 mod signals;
 
-pub(crate) use passed::{PassedDescriptor, take_passed_descriptors};
-pub(crate) use process::{peer_pid, peer_pidfd};
+pub(crate) use process::{PassedDescriptor, peer_pid, peer_pidfd, take_passed_descriptors};
 pub(crate) use readiness::{ProcessExit, read_socket, register_socket};
 pub(crate) use scheduler::lower_priority;
 pub use scheduler::{SHORT_SLICE, read_slice, request_short_slice};

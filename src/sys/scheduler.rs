@@ -72,21 +72,3 @@ const SLICE_NANOS: u64 = 100_000;
 
 /// The slice that decision threads request.
 pub const SHORT_SLICE: Duration = Duration::from_nanos(SLICE_NANOS);
-
-#[cfg(test)]
-mod tests {
-    use rustix::process::{getpriority_process, setpriority_process};
-
-    use super::request_short_slice;
-
-    #[test]
-    fn short_slice_keeps_nice_value() {
-        let thread = std::thread::spawn(|| {
-            // On Linux each thread has its own nice value.
-            setpriority_process(None, 7).unwrap();
-            request_short_slice().unwrap();
-            getpriority_process(None).unwrap()
-        });
-        assert_eq!(thread.join().unwrap(), 7);
-    }
-}

@@ -77,5 +77,4 @@ pub(crate) fn encode_crash_record(nanos: u64, clock: u128) -> [u8; CRASH_RECORD_
     record
 }
 
-/// The size of a crash record.
 pub(crate) const CRASH_RECORD_BYTES: usize = size_of::<u64>() + size_of::<u128>();

@@ -2,6 +2,13 @@
 //! test advances it, so the expected result is independent of the order.
 //!
 //! A failing schedule is printed with its seed (`INTERLEAVINGS_SEED` runs it again).
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints its seed"
+)]
 
 mod leases;
 mod remote_checks;

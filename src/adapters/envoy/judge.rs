@@ -8,8 +8,8 @@ use tracing::warn;
 use super::link::NumberedFrame;
 use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::{EnvoyHandler, own_limits, statuses};
+use crate::adapters::bodies::{self, Pairs};
 use crate::adapters::decision::HttpDecision;
-use crate::adapters::encode::{self, Pairs};
 use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::deadline;
 use crate::limit::fixed_window::FixedWindowQuota;
@@ -102,7 +102,7 @@ impl EnvoyHandler {
         };
         let frame = if cost == 0 { RequestFrame::Peek(check) } else { RequestFrame::Hit(check) };
         let descriptors = indexes.iter().filter_map(|index| request.descriptors.get(*index));
-        let frame = encode::fitting(&frame, descriptors.clone().map(pairs).collect())?;
+        let frame = bodies::fitting(&frame, descriptors.clone().map(pairs).collect())?;
         let entries = |descriptor: &RateLimitDescriptor| {
             descriptor.entries.len() + usize::from(descriptor.limit.is_some())
         };

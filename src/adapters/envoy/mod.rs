@@ -46,7 +46,9 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     permit: AdapterPermit,
     stop: CancellationToken,
 ) {
-    let handler = Arc::new(EnvoyHandler::new(state, peer, permit));
+    let member = state.fair_queue.join(peer.user);
+    let (link, was_asked) = (SharedLink::default(), AtomicBool::new(false));
+    let handler = Arc::new(EnvoyHandler { state, peer, permit, member, link, was_asked });
     let service = service_fn(|request| {
         let handler = Arc::clone(&handler);
         // Boxed, so that a stream whose answer is not read keeps no more than the answer.
@@ -93,7 +95,6 @@ const PING_PERIOD: Duration = Duration::from_secs(10);
 /// Envoy connects when it has a request.
 const FIRST_REQUEST_MAX: Duration = Duration::from_secs(10);
 
-/// One connection.
 #[derive(Debug)]
 struct EnvoyHandler {
     state: Arc<AdapterState>,
@@ -112,12 +113,6 @@ struct ShouldRateLimit<'h>(&'h EnvoyHandler);
 struct GrpcHealth;
 
 impl EnvoyHandler {
-    fn new(state: Arc<AdapterState>, peer: AdapterPeer, permit: AdapterPermit) -> EnvoyHandler {
-        let member = state.fair_queue.join(peer.user);
-        let (link, was_asked) = (SharedLink::default(), AtomicBool::new(false));
-        EnvoyHandler { state, peer, permit, member, link, was_asked }
-    }
-
     async fn answer(&self, request: Request<Incoming>) -> GrpcReply {
         self.was_asked.store(true, Ordering::Relaxed);
         self.route(request).await.unwrap_or_else(|status| {

@@ -76,5 +76,172 @@ const QUOTAS_MAX: usize = 256;
 
 const TICKS_PER_MILLI: u64 = 1_000_000 * TickScale::FINEST.ticks_per_nano() as u64;
 
+/// The answers of redis-cell, as its documentation and its formula have them, and the bounds of the table.
 #[cfg(test)]
-mod tests;
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{QUOTAS_MAX, ThrottleTable};
+    use crate::adapters::digest_table::KEYS_MAX;
+    use crate::clock::Timestamp;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at_millis(millis: u64) -> Timestamp {
+        Timestamp::from_nanos(1_000 * SECOND + millis * 1_000_000)
+    }
+
+    /// Times in milliseconds and costs, each with its answer.
+    fn check(quota: [i64; 3], steps: &[(u64, u64, [i64; 5])]) {
+        let mut table = ThrottleTable::default();
+        for (step, (millis, cost, expected)) in steps.iter().enumerate() {
+            let answer = table.judge(b"user123", quota, *cost, at_millis(*millis));
+            assert_eq!(answer.as_ref(), Ok(expected), "{quota:?}: step {step}");
+        }
+    }
+
+    #[test]
+    fn answers_the_documented_examples() {
+        check([15, 30, 60], &[(0, 1, [0, 16, 15, -1, 2]), (0, 1, [0, 16, 14, -1, 4])]);
+        check([0, 1, 2], &[(0, 1, [0, 1, 0, -1, 2]), (0, 1, [1, 1, 0, 2, 2]), (2_000, 1, [0, 1, 0, -1, 2])]);
+        // Five at once, one more in each second.
+        check(
+            [4, 1, 1],
+            &[
+                (0, 6, [1, 5, 5, -1, 0]),
+                (0, 1, [0, 5, 4, -1, 1]),
+                (0, 1, [0, 5, 3, -1, 2]),
+                (0, 1, [0, 5, 2, -1, 3]),
+                (0, 1, [0, 5, 1, -1, 4]),
+                (0, 1, [0, 5, 0, -1, 5]),
+                (0, 1, [1, 5, 0, 1, 5]),
+                (3_000, 1, [0, 5, 2, -1, 3]),
+                (3_100, 1, [0, 5, 1, -1, 4]),
+                (4_000, 1, [0, 5, 1, -1, 4]),
+                (8_000, 1, [0, 5, 4, -1, 1]),
+                (9_500, 1, [0, 5, 4, -1, 1]),
+                (9_500, 0, [0, 5, 4, -1, 1]),
+                (9_500, 2, [0, 5, 2, -1, 3]),
+                (9_500, 5, [1, 5, 2, 3, 3]),
+                (9_500, u64::MAX, [1, 5, 2, -1, 3]),
+            ],
+        );
+        // Thirds of a second are rounded up by less than a tick, which shows nowhere.
+        check([2, 3, 1], &[(0, 3, [0, 3, 0, -1, 1]), (0, 3, [1, 3, 0, 1, 1]), (1, 1, [1, 3, 0, 1, 1])]);
+    }
+
+    #[test]
+    fn refuses_quotas_out_of_range() {
+        let mut table = ThrottleTable::default();
+        let far = i64::from(u32::MAX);
+        let table_of_faults = [
+            ([-1, 1, 1], "negative or too large"),
+            ([far - 1, 1, 1], "negative or too large"),
+            ([i64::MAX, 1, 1], "negative or too large"),
+            ([1, -1, 1], "negative or too large"),
+            ([1, far + 1, 1], "negative or too large"),
+            ([1, 1, -1], "negative or too large"),
+            ([1, 1, i64::MAX], "negative or too large"),
+            ([1, 0, 1], "a rate of 0 refuses everything"),
+            ([1, 1, 0], "a period is at least"),
+            ([1, 1, 367 * 86_400], "a period is at least"),
+            ([366, 1, 86_400], "a burst this large"),
+            ([1, far, 1], "a rate this fast"),
+        ];
+        for (quota, fault) in table_of_faults {
+            let answer = table.judge(b"k", quota, 1, at_millis(0));
+            assert!(answer.as_ref().is_err_and(|text| text.contains(fault)), "{quota:?}: {answer:?}");
+        }
+        assert_eq!(table.quotas.len(), 0);
+        for quota in [[0, 1, 1], [far - 2, 1_000_000, 1], [0, 1, 200 * 86_400]] {
+            assert_eq!(table.judge(b"k", quota, 1, at_millis(0)).unwrap()[0], 0, "{quota:?}");
+        }
+    }
+
+    #[test]
+    fn gives_places_of_quotas_whose_buckets_are_full() {
+        let mut table = ThrottleTable::default();
+        let periods = 1..=i64::try_from(QUOTAS_MAX).unwrap();
+        for period in periods.clone() {
+            assert_eq!(table.judge(b"k", [0, 1, period], 1, at_millis(0)).unwrap()[0], 0);
+        }
+        let other = |table: &mut ThrottleTable, millis| table.judge(b"k", [7, 1, 1], 1, at_millis(millis));
+        assert!(other(&mut table, 999).unwrap_err().starts_with("256 quotas are in use"));
+        // The shortest is full then; the others still refuse.
+        assert_eq!(other(&mut table, 1_000).unwrap(), [0, 8, 7, -1, 1]);
+        for period in periods.skip(1) {
+            assert_eq!(table.judge(b"k", [0, 1, period], 1, at_millis(1_000)).unwrap()[0], 1, "{period}");
+        }
+        assert_eq!(table.quotas.len(), QUOTAS_MAX);
+    }
+
+    /// Beyond its size the table limits on: keys that are soonest full give way, which is counted.
+    #[test]
+    fn keeps_the_emptiest_buckets_when_it_is_full() {
+        let mut table = ThrottleTable::default();
+        let day = [0, 1, 86_400];
+        for key in 0..100_u32 {
+            assert_eq!(table.judge(&key.to_be_bytes(), day, 1, at_millis(0)).unwrap()[0], 0);
+        }
+        let keys = u32::try_from(2 * KEYS_MAX).unwrap();
+        for key in 100..keys {
+            let _ = table.judge(&key.to_be_bytes(), [0, 1, 60], 1, at_millis(1));
+        }
+        assert!(table.buckets.evictions > 0);
+        for key in 0..100_u32 {
+            assert_eq!(table.judge(&key.to_be_bytes(), day, 1, at_millis(2)).unwrap()[0], 1, "{key}");
+        }
+        let evictions = table.buckets.evictions;
+        for key in keys..keys + 1_000 {
+            assert_eq!(table.judge(&key.to_be_bytes(), [0, 1, 60], 0, at_millis(2)).unwrap()[0], 0);
+            let _ = table.judge(&key.to_be_bytes(), [0, 1, 60], 1, at_millis(61_000));
+        }
+        assert_eq!(
+            table.buckets.evictions, evictions,
+            "a look takes no place, and full buckets give way first"
+        );
+    }
+
+    /// The formula in exact units of `1/count` ns: theoretical arrival times of each key.
+    fn reference(tat: &mut u128, [max_burst, count, period]: [i64; 3], cost: u64, now: u128) -> [i64; 5] {
+        let interval = u128::try_from(period).unwrap() * u128::from(SECOND);
+        let burst = u128::try_from(max_burst).unwrap() + 1;
+        let now = now * u128::try_from(count).unwrap();
+        let was = (*tat).max(now);
+        let new = was + interval * u128::from(cost);
+        let tolerance = interval * burst;
+        let is_limited = cost > 0 && new > now + tolerance;
+        let ahead = if is_limited { was } else { new } - now;
+        if !is_limited {
+            *tat = new;
+        }
+        let seconds = |units: u128| {
+            let millis = units / (u128::try_from(count).unwrap() * 1_000_000);
+            i64::try_from(millis.div_ceil(1_000)).unwrap()
+        };
+        let retry = if is_limited && u128::from(cost) <= burst { seconds(new - now - tolerance) } else { -1 };
+        let remaining = i64::try_from((tolerance - ahead) / interval).unwrap();
+        [is_limited.into(), max_burst + 1, remaining, retry, seconds(ahead)]
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_formula(
+            max_burst in 0_i64..40,
+            // Divisors of 128 s in ns, so that no rate is rounded.
+            count in prop::sample::select(vec![1_i64, 2, 4, 5, 8, 10, 16, 20, 25, 40, 50, 64, 100, 1_000]),
+            period in 1_i64..100_000,
+            steps in prop::collection::vec((0_usize..3, 0_u64..20_000_000_000, 0_u64..45), 1..200),
+        ) {
+            let mut table = ThrottleTable::default();
+            let (mut tats, mut now) = ([0_u128; 3], 5 * SECOND);
+            for (key, later, cost) in steps {
+                now += later;
+                let quota = [max_burst, count, period];
+                let expected = reference(&mut tats[key], quota, cost, now.into());
+                let name = [u8::try_from(key).unwrap(), 0xff];
+                prop_assert_eq!(table.judge(&name, quota, cost, Timestamp::from_nanos(now)).unwrap(), expected);
+            }
+        }
+    }
+}

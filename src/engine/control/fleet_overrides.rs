@@ -39,7 +39,6 @@ pub enum FleetChange {
 
 impl Engine {
     /// The current fleet overrides.
-    #[must_use]
     pub fn fleet_overrides(&self) -> FleetOverrides {
         self.control.lock().fleet.clone()
     }
@@ -60,20 +59,13 @@ impl Engine {
                 && one.until.is_some() == other.until.is_some()
         };
         let is_key = |one: &BlockedKey, other: &BlockedKey| one.rule == other.rule && one.key == other.key;
-        let mut events = Vec::new();
-        let came =
-            overrides.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
-        events.extend(came.cloned().map(ControlEvent::FleetSwitched));
-        let removed = before
-            .switches
-            .iter()
-            .filter(|old| !overrides.switches.iter().any(|new| new.target == old.target));
-        events.extend(removed.cloned().map(ControlEvent::FleetCleared));
-        let blocked = overrides.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
-        events.extend(blocked.cloned().map(ControlEvent::FleetBlocked));
-        let freed = before.blocks.iter().filter(|old| !overrides.blocks.iter().any(|new| is_key(old, new)));
-        events.extend(freed.cloned().map(ControlEvent::FleetUnblocked));
-        events.into_iter().for_each(|event| control.record_event(event));
+        let is_target = |one: &Switch, other: &Switch| one.target == other.target;
+        let set = missing(&overrides.switches, &before.switches, is_same).map(ControlEvent::FleetSwitched);
+        let cleared =
+            missing(&before.switches, &overrides.switches, is_target).map(ControlEvent::FleetCleared);
+        let blocked = missing(&overrides.blocks, &before.blocks, is_key).map(ControlEvent::FleetBlocked);
+        let freed = missing(&before.blocks, &overrides.blocks, is_key).map(ControlEvent::FleetUnblocked);
+        set.chain(cleared).chain(blocked).chain(freed).for_each(|event| control.record_event(event));
         if before.switches != overrides.switches || before.blocks != overrides.blocks {
             self.recompile_rules(&mut control);
         }
@@ -102,11 +94,15 @@ impl Engine {
     }
 
     /// The fleet-wide switches, oldest first.
-    #[must_use]
     pub fn fleet_switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
         control.fleet.switches.iter().map(|switch| control.view_switch(switch)).collect()
     }
+}
+
+/// Returns those of `these` that are not among `others`.
+fn missing<T: Clone>(these: &[T], others: &[T], is_same: impl Fn(&T, &T) -> bool) -> impl Iterator<Item = T> {
+    these.iter().filter(move |one| !others.iter().any(|other| is_same(one, other))).cloned()
 }
 
 impl OperatorControl {
@@ -125,7 +121,6 @@ impl OperatorControl {
 
 impl SwitchOrigin {
     /// Whether it applies to all hosts.
-    #[must_use]
     pub fn is_fleet(self) -> bool {
         matches!(self, SwitchOrigin::Fleet { .. })
     }

@@ -140,7 +140,6 @@ impl Guards {
 
 impl Engine {
     /// Whether this rule raised an alarm of the guard and has not changed since.
-    #[must_use]
     pub fn is_alarm_of_rule(&self, rule: &RuleName) -> bool {
         self.control.lock().guards.alarmed.contains(rule)
     }

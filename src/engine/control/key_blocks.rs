@@ -90,7 +90,6 @@ pub(in crate::engine) fn blocked_keys(blocks: &[BlockedKey]) -> HashMap<RuleName
 
 impl BlockedKey {
     /// Formats the digest as 32 hexadecimal digits.
-    #[must_use]
     pub fn format_digest(&self) -> String {
         let RuleName { domain, rule } = &self.rule;
         ShownDigest::new(&Digest::from_words(self.key), domain, rule).to_hex().to_string()
@@ -166,7 +165,6 @@ impl Engine {
     }
 
     /// Whether a key of a rule of this host is over its limit now: the next request of cost one is refused.
-    #[must_use]
     pub fn is_over_limit<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>, now: Now) -> bool {
         self.shown_digest(rule, key).is_ok_and(|key| {
             self.inspect_key(&rule.domain, key, now, |checks| checks.iter().any(|check| check.refuses))
@@ -190,7 +188,6 @@ impl Engine {
     }
 
     /// All keys blocked on this host, oldest block first.
-    #[must_use]
     pub fn blocked_keys(&self) -> Vec<BlockedKey> {
         self.control.lock().own.blocks.clone()
     }

@@ -27,12 +27,14 @@ pub struct Switch {
 }
 
 /// The target of a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(from = "Option<RuleName>", into = "Option<RuleName>")]
 pub enum Target {
     /// The whole daemon: no rule is stricter than its mode.
+    #[strum(to_string = "everything")]
     Daemon,
     /// One rule, list entry or shedder part.
+    #[strum(to_string = "{0}")]
     Rule(RuleName),
 }
 
@@ -160,20 +162,10 @@ impl From<Target> for Option<RuleName> {
 
 impl SwitchOrigin {
     /// The user; `None` for the guard.
-    #[must_use]
     pub fn uid(self) -> Option<u32> {
         match self {
             SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
             SwitchOrigin::Guard => None,
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Daemon => f.write_str("everything"),
-            Target::Rule(name) => name.fmt(f),
         }
     }
 }
@@ -245,7 +237,6 @@ impl Engine {
     }
 
     /// The effective mode of a rule, list entry or shedder part; `None` if the rules do not contain it.
-    #[must_use]
     pub fn effective_mode(&self, name: &RuleName) -> Option<Mode> {
         let in_force = self.in_force();
         let mut named = in_force.each().filter(|named| *named.domain == *name.domain);
@@ -253,7 +244,6 @@ impl Engine {
     }
 
     /// The switches of this host, oldest first.
-    #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
         control.own.switches.iter().map(|switch| control.view_switch(switch)).collect()

@@ -102,7 +102,6 @@ pub struct WrongPool;
 
 impl Session {
     /// The pool that its requests count in.
-    #[must_use]
     pub fn pool_name(&self) -> &str {
         self.0.pool.name()
     }
@@ -301,44 +300,3 @@ const REPORTS_MIN: usize = 8;
 
 /// Far longer than a grant takes to be answered.
 const REMEMBERED: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::{REMEMBERED, REPORTS_MAX, Reports};
-    use crate::clock::Timestamp;
-    use crate::engine::ledger::{AccountUse, MemoryLedger, USER_BYTES_MAX};
-
-    #[test]
-    fn keeps_latest_reports_and_frees_expired_ones() {
-        let ledger = MemoryLedger::default();
-        let mut reports = Reports::new(ledger.account(1));
-        for request in 0..5_000 {
-            reports.remember(1, request, Timestamp::ORIGIN);
-        }
-        assert_eq!(reports.reports.len(), REPORTS_MAX);
-        assert!(reports.reports.capacity() * 24 <= reports.charged, "all that is allocated is charged");
-        assert!(reports.take(1, 4_999, Timestamp::ORIGIN) && !reports.take(1, 4_999, Timestamp::ORIGIN));
-        assert!(!reports.take(1, 3, Timestamp::ORIGIN), "the oldest gave way");
-        reports.forget_old(Timestamp::ORIGIN.after(REMEMBERED - Duration::from_nanos(1)));
-        assert!(ledger.held().total > 0);
-        reports.forget_old(Timestamp::ORIGIN.after(REMEMBERED));
-        assert_eq!((ledger.held().total, reports.reports.capacity()), (0, 0));
-    }
-
-    #[test]
-    fn full_account_bounds_reports_of_all_sessions() {
-        let ledger = MemoryLedger::default();
-        let mut sessions: Vec<_> = (0..1_000).map(|_| Reports::new(ledger.account(1))).collect();
-        for reports in &mut sessions {
-            (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));
-        }
-        assert!(ledger.held().total <= USER_BYTES_MAX as u64 / 4);
-        assert!(ledger.account(1).grow(AccountUse::Buffers, USER_BYTES_MAX / 2));
-        // A session with reports keeps replacing its oldest.
-        assert!(sessions[0].take(1, 1_023, Timestamp::ORIGIN));
-        drop(sessions);
-        assert_eq!(ledger.held().total, USER_BYTES_MAX as u64 / 2);
-    }
-}

@@ -119,23 +119,3 @@ impl PoolController {
 }
 
 const STEP: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::{PoolController, Timestamp};
-
-    #[test]
-    fn counts_slot_time_of_live_sessions_or_else_of_configured_slots() {
-        const SECOND: u64 = 1_000_000_000;
-        // Live slot time and slots at each second, and the slot seconds counted by then.
-        let table = [(0, 0, 4), (2, 2, 6), (4, 2, 8), (5, 0, 9), (5, 0, 13)];
-        let mut controller =
-            PoolController { ticked: Some(Timestamp::from_nanos(0)), ..PoolController::default() };
-        for (second, (live_seconds, live, counted)) in (1..).zip(table) {
-            let now = Timestamp::from_nanos(second * SECOND);
-            controller.add_slot_time(now, live_seconds * u128::from(SECOND), live, Some(4));
-            controller.ticked = Some(now);
-            assert_eq!(controller.slot_nanos, counted * u128::from(SECOND), "second {second}");
-        }
-    }
-}

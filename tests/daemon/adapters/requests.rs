@@ -221,12 +221,18 @@ fn names_the_fault_of_a_request() {
     let long = format!("tidegate-session: {}", "x".repeat(129));
     assert_eq!(post(&daemon, "/v1/hit", &[&long], &json!({"domain": "shop"})).status, 400);
     // A good request of the largest values is shortened as by every client.
-    let values: serde_json::Map<_, _> =
-        (0..9).map(|key| (key.to_string(), "ä".repeat(3_000).into())).collect();
-    let long = json!({"domain": "shop", "attributes": values});
-    assert_eq!(post(&daemon, "/v1/hit", &[], &long).json()["degraded"], false);
-    let rejected = metric(&daemon, "tidegate_http_answers_total{answer=\"rejected\"}");
-    assert_eq!(rejected, Some(table.len() as f64 + 3.0));
+    for descriptors in 1..=8 {
+        let pairs: Vec<_> = (0..16).map(|_| json!(["key", "ä".repeat(1_900)])).collect();
+        let body = json!({"domain": "shop", "descriptors": vec![pairs; descriptors]});
+        assert_eq!(post(&daemon, "/v1/hit", &[], &body).json()["degraded"], false, "{descriptors}");
+    }
+    assert_eq!(
+        post(&daemon, "/v1/hit", &[], &json!({"domain": "shop", "descriptors": vec![[["key", "value"]]; 9]}))
+            .status,
+        400
+    );
+    let rejected = crate::http::metric(&daemon, "tidegate_http_answers_total{answer=\"rejected\"}");
+    assert_eq!(rejected, Some(table.len() as f64 + 4.0));
 }
 
 #[test]

@@ -52,6 +52,8 @@ fn measures_usage_against_cgroup_v2_quota() {
     assert_eq!(machine.sample(), [Some(500)], "250 ms in a second, of 500 ms");
     used(&machine, APP, 8_000_000);
     assert_eq!(machine.sample(), [Some(1_000)], "one second in two, of one");
+    may_use(&machine, APP, "1 18446744073709551615\n");
+    assert_eq!(machine.sample(), [Some(u32::MAX)], "as much as a number holds");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![cfg(target_endian = "little")]
 
 use tidegate::host::netlink::{
-    DiagMessage, Family, ListenQueue, UnixSocketId, parse_messages, parse_tcp_queue, parse_unix_listener,
+    DiagMessage, Family, UnixSocketId, parse_messages, parse_tcp_queue, parse_unix_listener,
     write_tcp_listeners_request, write_unix_listeners_request, write_unix_queue_request,
 };
 
@@ -32,7 +32,7 @@ fn encodes_requests_as_recorded() {
     assert_eq!(request, recorded!("unix_queue_request"));
 }
 
-fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<ListenQueue>> {
+fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<u32>> {
     let queue = |message| match message {
         DiagMessage::Socket(body) => parse_tcp_queue(body, 18_000),
         other => panic!("{other:?}"),
@@ -44,9 +44,8 @@ fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<ListenQueue>> {
 
 #[test]
 fn parses_tcp_listeners_of_port() {
-    let queue = |waiting, backlog| Some(ListenQueue { waiting, backlog });
-    assert_eq!(queues(&recorded!("tcp4_answer"), 1), [queue(2, 7), queue(3, 7)]);
-    assert_eq!(queues(&recorded!("tcp6_answer"), 2), [queue(2, 3)]);
+    assert_eq!(queues(&recorded!("tcp4_answer"), 1), [Some(2), Some(3)]);
+    assert_eq!(queues(&recorded!("tcp6_answer"), 2), [Some(2)]);
     assert_eq!(queues(&recorded!("tcp_nobody"), 3), []);
     let answer = recorded!("tcp6_answer");
     let Some(DiagMessage::Socket(body)) = parse_messages(&answer, 2).next() else { panic!() };
@@ -67,7 +66,7 @@ fn parses_unix_listeners_by_inode_and_name() {
     assert_eq!(bound.id, SOCKET);
     assert_eq!(bound.name, b"/tmp/tidegate-recorded.sock");
     assert_eq!(bound.file, Some((9_978_013, 254 << 20)));
-    assert_eq!(bound.queue, None);
+    assert_eq!(bound.waiting, None);
     let named = listeners.next().unwrap();
     assert_eq!((named.name, named.file), (&b"\0tidegate-recorded"[..], None));
     assert_eq!(listeners.next(), None);
@@ -75,7 +74,7 @@ fn parses_unix_listeners_by_inode_and_name() {
     let answer = recorded!("unix_queue_answer");
     let Some(DiagMessage::Socket(body)) = parse_messages(&answer, 5).next() else { panic!() };
     let listener = parse_unix_listener(body).unwrap();
-    assert_eq!((listener.id, listener.queue), (SOCKET, Some(ListenQueue { waiting: 3, backlog: 6 })));
+    assert_eq!((listener.id, listener.waiting), (SOCKET, Some(3)));
 }
 
 #[test]

@@ -35,6 +35,38 @@ fn reads_machine_pressure_without_process() {
 }
 
 #[test]
+fn covers_the_last_eight_seconds() {
+    let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], None);
+    let mut total = 7_000_000;
+    let mut sample = |stalled: u64| {
+        total += stalled;
+        of_machine(&machine, total, 0);
+        machine.sample()
+    };
+    assert_eq!(sample(0), [], "one sample has no increase");
+    // Half of the time for ten seconds, then none of it.
+    let busy: Vec<_> = (0..10).flat_map(|_| sample(500_000)).flatten().collect();
+    assert_eq!(busy, [500; 10]);
+    let idle: Vec<_> = (0..9).flat_map(|_| sample(0)).flatten().collect();
+    assert_eq!(idle, [437, 375, 312, 250, 187, 125, 62, 0, 0]);
+}
+
+#[test]
+fn begins_anew_after_a_decrease_or_a_gap() {
+    let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], None);
+    let mut sample = |seconds: u64, total: u64| {
+        machine.pass(seconds);
+        of_machine(&machine, total, 0);
+        machine.sample()
+    };
+    assert_eq!(sample(0, 1_000_000), []);
+    assert_eq!(sample(0, 900_000), [], "another total");
+    assert_eq!(sample(0, 1_000_000), [Some(100)]);
+    assert_eq!(sample(5, 2_000_000), [], "six seconds after the last sample");
+    assert_eq!(sample(4, 2_500_000), [Some(100)], "five seconds after it");
+}
+
+#[test]
 fn prefers_cgroup_pressure_over_machine() {
     let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
     machine.write("proc/42/cgroup", "0::/app\n");

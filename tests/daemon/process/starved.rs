@@ -1,5 +1,6 @@
 //! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can start.
 
+use rustix::process::{getpriority_process, setpriority_process};
 use tidegate::sys::{read_slice, request_short_slice};
 
 use super::machine::Group;
@@ -44,4 +45,15 @@ fn has_slices() -> bool {
     // Use a new thread, as the slice stays.
     let result = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
     result.join().unwrap().is_ok_and(|slice| !slice.is_zero())
+}
+
+#[test]
+fn short_slice_keeps_nice_value() {
+    let thread = thread::spawn(|| {
+        // On Linux each thread has its own nice value.
+        setpriority_process(None, 7).unwrap();
+        request_short_slice().unwrap();
+        getpriority_process(None).unwrap()
+    });
+    assert_eq!(thread.join().unwrap(), 7);
 }

@@ -32,6 +32,29 @@ fn ranks_refused_callers_and_names_them_if_shown() {
 }
 
 #[test]
+fn cuts_long_texts_and_names_newcomers() {
+    let rules = "  - {name: a, key: [user], rate: 1/h, show_keys: [user]}\n";
+    let refuse = |users: &[String]| {
+        let mut bench = Bench::new(rules);
+        for user in users {
+            (0..2).for_each(|_| drop(bench.ask(0, super::bench::Ask::hit(&format!("user={user}"), 1))));
+        }
+        bench.engine.top_callers("api", "a").refused
+    };
+    for (user, kept) in [
+        ("a".repeat(59), "a".repeat(59)),
+        ("a".repeat(60), "a".repeat(58) + "~"),
+        // A character that does not fit is dropped whole.
+        ("a".repeat(57) + "éé", "a".repeat(57) + "~"),
+    ] {
+        assert_eq!(texts(&refuse(&[user])), [Some(&*format!("user={kept}"))]);
+    }
+    // The 33rd caller takes the place of another.
+    let users: Vec<_> = (1..=33).map(|number| number.to_string()).collect();
+    assert!(texts(&refuse(&users)).contains(&Some("user=33")));
+}
+
+#[test]
 fn drops_names_once_hidden_and_halves_counts() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, show_keys: [user]}\n");
     bench.check(&[(0, "user=u", 1, "allow a 0/1"), (0, "user=u", 1, "limit a 0/1 after 3600000000")]);

@@ -1,11 +1,61 @@
 //! Bounds, numbers and counts of leases, and retries of their requests. `engine/scenarios/` has when they end.
 
+use std::ops::Range;
+
+use tidegate::clock::Now;
+use tidegate::engine::{AccountUse, Session};
 use tidegate::rules::Mode;
 
-use super::fixture::{Ask, Fixture, s};
+use super::fixture::{Ask, Fixture, ms, s};
 
 const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
+
+/// Abandons requests of a session on its connection, in frames of as many reports as are taken from one.
+fn abandon(fixture: &Fixture, session: &Session, requests: Range<u64>, at: Now) {
+    for first in requests.clone().step_by(1_024) {
+        let frame = first..requests.end.min(first + 1_024);
+        fixture.engine.abandon_requests(session, &mut frame.map(|id| (1, id)), at);
+    }
+}
+
+#[test]
+fn keeps_latest_reports_and_frees_expired_ones() {
+    let (mut fixture, session) = Fixture::with_session(TWO, 0);
+    let without = fixture.engine.held_bytes().total;
+    abandon(&fixture, &session, 0..5_000, s(0));
+    let mut is_granted = |id| fixture.ask(&session, s(0), Ask { id, ..Ask::acquire("a=b") }).lease.is_some();
+    assert!(!is_granted(4_999) && is_granted(4_999));
+    assert!(is_granted(3), "the oldest gave way");
+    fixture.engine.end_session(&session, s(0));
+    let session = fixture.session(2, 0, s(0));
+    abandon(&fixture, &session, 0..9, s(0));
+    let sweep = |at| (0..64).for_each(|_| fixture.engine.sweep(at));
+    sweep(ms(59_999));
+    assert!(fixture.engine.held_bytes().total > without);
+    sweep(s(60));
+    assert_eq!(fixture.engine.held_bytes().total, without);
+}
+
+#[test]
+fn full_account_bounds_reports_of_all_sessions() {
+    const USER_BYTES_MAX: usize = 16 << 20;
+    let mut fixture = Fixture::new(TWO);
+    let sessions: Vec<_> = (1..=250).map(|name| fixture.session(name, 0, s(0))).collect();
+    let without = fixture.engine.held_bytes().total;
+    sessions.iter().for_each(|session| abandon(&fixture, session, 0..1_024, s(0)));
+    let reports = fixture.engine.held_bytes().total - without;
+    let quarter = USER_BYTES_MAX as u64 / 4;
+    assert!((quarter * 9 / 10..=quarter).contains(&reports), "{reports}");
+    let account = fixture.engine.account(1);
+    assert!(account.grow(AccountUse::Buffers, USER_BYTES_MAX / 2));
+    // A session with reports keeps replacing its oldest.
+    let last = Ask { id: 1_023, ..Ask::acquire("a=b") };
+    assert_eq!(fixture.ask(&sessions[0], s(0), last).lease, None);
+    account.shrink(USER_BYTES_MAX / 2);
+    sessions.iter().for_each(|session| fixture.engine.end_session(session, s(0)));
+    assert_eq!(fixture.engine.held_bytes().total, 0);
+}
 
 #[test]
 fn bounds_leases_of_a_user() {

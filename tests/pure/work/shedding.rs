@@ -32,6 +32,28 @@ fn run(fixture: &mut Fixture, session: &Session, from: u64, to: u64, busy: u32) 
 }
 
 #[test]
+fn counts_slot_time_of_live_sessions_or_else_of_configured_slots() {
+    // A session without known slots holds one lease.
+    let (mut fixture, session) = Fixture::with_session(&rules("slots: 4, workers: {}"), 0);
+    assert!(fixture.ask(&session, s(0), ask("job=worker", "critical")).lease.is_some());
+    fixture.engine.tick(s(0));
+    let mut live = None;
+    // The slot seconds by each second: two live slots from 1.0 s to 3.5 s, else four configured ones.
+    for (second, slot_seconds) in (1..).zip([4.0, 6.0, 8.0, 9.0, 13.0]) {
+        if second == 4 {
+            live.take().into_iter().for_each(|live| fixture.engine.end_session(&live, ms(3_500)));
+        }
+        fixture.engine.tick(s(second));
+        let utilization = fixture.engine.pools(s(second)).remove(0).utilization.unwrap();
+        let expected = f64::from(u32::try_from(second).unwrap()) / slot_seconds;
+        assert!((utilization - expected).abs() < 1e-9, "second {second}: {utilization}");
+        if second == 1 {
+            live = Some(fixture.session(2, 2, s(1)));
+        }
+    }
+}
+
+#[test]
 fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
         let answer = |looks: bool| {
