@@ -216,8 +216,8 @@ impl Lints<'_> {
                 match strictest {
                     Some((least, other)) if least <= limit => {
                         let message =
-                            format!("{} never refuses what {} passes", shown(&rule.name), shown(&other.name));
-                        let help = "both match the same requests and count by the same key: keep one";
+                            format!("{} refuses nothing that {} passes", shown(&rule.name), shown(&other.name));
+                        let help = "both match the same requests and count by the same key: keep one, unless CHARGE may put it into debt";
                         self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
                     }
                     _ if rule.mode == Mode::Enforce => strictest = Some((limit, rule)),
@@ -290,7 +290,8 @@ fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
     });
     let mut parts: Vec<_> = conditions.chain(rule.key.iter().map(|part| format!("{part:?}"))).collect();
     parts.sort_unstable();
-    let alike = format!("{parts:?} {:?} {} {way}", rule.unit, allowance.quota.algorithm());
+    let (unit, refunds) = (&rule.unit, rule.refund_on);
+    let alike = format!("{parts:?} {unit:?} {refunds:?} {} {way}", allowance.quota.algorithm());
     Some((alike, (speed, allowance.quota.limit())))
 }
 
