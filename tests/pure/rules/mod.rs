@@ -3,13 +3,10 @@
 
 use crate::problems;
 mod bounds;
-mod concurrency;
-mod differences;
 mod files;
 mod fleet;
 mod library;
 mod lists;
 mod quotas;
 mod reference;
-mod sheds;
 mod tables;
