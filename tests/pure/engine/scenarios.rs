@@ -6,6 +6,8 @@
 //! holds until the next. A word is an attribute `NAME=VALUE`, an option `NAME:VALUE` or an argument. Equal answers of
 //! a repeated command stand once. A refusal has its retry-after in microseconds, or `later` where it is a hint.
 
+mod fleet;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -15,8 +17,8 @@ use std::sync::Arc;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::engine::{
     Alarm, Amount, BlockedKey, Charge, ConnectionParams, ControlEvent, Cost, Descriptors, Engine,
-    EngineAnswer, EngineOptions, IdempotencyKey, KeyError, Op, RefundBy, RefundReference, Request, RuleName,
-    Session, Switch, SwitchOrigin, Target, Verdict, WorkOutcome,
+    EngineAnswer, EngineOptions, IdempotencyKey, KeyError, Op, RefundBy, RefundReference, RemoteCheckResult,
+    Request, RuleName, Session, Switch, SwitchOrigin, Target, Verdict, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -24,11 +26,12 @@ use super::bench::{Ask, Bench, at, charge_of, shown};
 use super::engines::{SECOND, options};
 
 pub(super) struct Stage {
-    bench: Bench,
+    pub(super) bench: Bench,
     micros: u64,
     sessions: BTreeMap<String, Session>,
     /// The leases that commands name.
-    leases: BTreeMap<String, u64>,
+    pub(super) leases: BTreeMap<String, u64>,
+    fleet: fleet::Fleet,
 }
 
 /// The words behind a command.
@@ -108,9 +111,19 @@ fn said(done: bool) -> String {
 
 impl Stage {
     pub(super) fn new(mode: Mode) -> Stage {
-        let engine = Engine::new(EngineOptions { mode, ..options() });
+        Stage::with_memory(mode, options().memory_bytes_max)
+    }
+
+    pub(super) fn with_memory(mode: Mode, memory_bytes_max: usize) -> Stage {
+        let engine = Engine::new(EngineOptions { mode, memory_bytes_max, ..options() });
         let bench = Bench::with(Arc::new(engine));
-        Stage { bench, micros: 0, sessions: BTreeMap::new(), leases: BTreeMap::new() }
+        Stage {
+            bench,
+            micros: 0,
+            sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            fleet: Default::default(),
+        }
     }
 
     pub(super) fn install(&self, rules: &str) {
@@ -156,6 +169,8 @@ impl Stage {
             "peek" => self.decide(Op::Peek, words),
             "acquire" => self.decide(Op::Acquire, words),
             "charge" => self.charge(words),
+            "fleet" | "up" | "down" | "hosts" | "calls" | "grant" | "share" | "report" | "remove"
+            | "permits" | "reply" | "drop" | "resume" => self.share(command, words),
             "release" | "renew" | "abandon" | "open" | "close" | "end" | "defer" => self.work(command, words),
             "tick" | "sweep" | "expire" | "signal" | "count" | "pool" | "controller" | "totals" => {
                 self.look(command, words)
@@ -169,6 +184,11 @@ impl Stage {
     }
 
     fn decide(&mut self, op: Op, words: &Words<'_>) -> String {
+        self.decide_by(op, words, None)
+    }
+
+    /// Decides a request, or resumes it with the result of its remote check.
+    fn decide_by(&mut self, op: Op, words: &Words<'_>, result: Option<RemoteCheckResult<'_>>) -> String {
         let (units, domain) = (words.units("cost"), words.option("domain").unwrap_or("api"));
         // A cost above the range of the protocol is clamped to it.
         let oversized = words.arguments.contains(&"oversized");
@@ -180,6 +200,7 @@ impl Stage {
         let request = Request {
             cost,
             oversized,
+            may_wait: words.arguments.contains(&"waits"),
             wait_max: words.span("wait").map(Micros),
             idempotency_key: words.idempotency_key(),
             session: self.sessions.get(words.option("by").unwrap_or("1")),
@@ -188,8 +209,14 @@ impl Stage {
             queued: words.span("queued").map(Micros),
             ..Request::new(op, domain, Descriptors::from_attributes(&words.attributes))
         };
-        let decision = match self.bench.decider.decide(&request, at(self.micros)) {
+        let (decider, now) = (&mut self.bench.decider, at(self.micros));
+        let answer = match result {
+            Some(result) => decider.resume(&request, result, now),
+            None => decider.decide(&request, now),
+        };
+        let decision = match answer {
             EngineAnswer::Decided(decision) => decision,
+            EngineAnswer::RemoteCheck(shortfalls) => return self.fleet.wait(shortfalls),
             other => return format!("{other:?}").to_lowercase(),
         };
         let is_hint = decision.verdict == Verdict::Shed
@@ -295,6 +322,9 @@ impl Stage {
                 engine.record_host_signal("web", "accept_queue", queue, at(micros));
             }
             engine.tick(at(micros));
+            if words.arguments.contains(&"sweeps") {
+                engine.sweep(at(micros));
+            }
         }
         self.micros = until;
     }
@@ -451,6 +481,9 @@ fn answers_as_each_scenario_has_them() {
     let mut differing = String::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
         let (renewed, differs) = play(&fs::read_to_string(&path).unwrap());
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::write(&path, renewed).unwrap();
