@@ -157,11 +157,8 @@ impl Real {
     /// Releases the lease of a completed request.
     pub(crate) fn release(&mut self, worker: u32, lease: u64, at: u64) {
         self.held[worker as usize] = None;
-        let session = &self.sessions[worker as usize];
-        assert!(
-            self.engine.release_lease(session, lease, WorkOutcome::Ok, Now::at_nanos(at)),
-            "lease {lease}"
-        );
+        let (session, now) = (&self.sessions[worker as usize], Now::at_nanos(at));
+        assert!(self.engine.release_lease(session, lease, WorkOutcome::Ok, now), "lease {lease}");
     }
 
     /// Ticks after 250 ms with `queue` connections in the backlog.

@@ -23,7 +23,7 @@ use tidegate::engine::{
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, at, charge_of, shown};
-use super::engines::{SECOND, options};
+use super::engines::{SECOND, domains, options};
 
 pub(super) struct Stage {
     pub(super) bench: Bench,
@@ -132,7 +132,8 @@ impl Stage {
             _ if rules.starts_with('-') => format!("domain: api\nlimits:\n{rules}"),
             _ => format!("domain: api\n{rules}"),
         };
-        self.bench.install(&text);
+        let parts = text.split("---\n").flat_map(domains);
+        drop(self.bench.engine.install_rules(parts.collect::<Vec<_>>()));
     }
 
     pub(super) fn with(rules: &str) -> Stage {
@@ -344,6 +345,13 @@ impl Stage {
             ("count", ["permits"]) => return engine.in_progress().to_string(),
             ("count", ["leases"]) => return engine.leases().live.to_string(),
             ("count", ["sessions"]) => return engine.leases().sessions.to_string(),
+            ("count", ["not_held"]) => {
+                let counts = engine.leases().not_held;
+                return format!(
+                    "ended {} foreign {} unknown {}",
+                    counts.ended, counts.foreign, counts.unknown
+                );
+            }
             ("count", ["expired"]) => return engine.leases().expired.to_string(),
             ("count", ["alarms"]) => {
                 return totals.rules.iter().map(|rule| rule.guard).sum::<u64>().to_string();

@@ -57,12 +57,7 @@ fn counts_in_the_window_of_the_request_beside_its_edges() {
             for nanos in [edge - beside, edge, edge + beside, edge + SECOND - beside, edge + SECOND] {
                 let is_first = nanos == edge - beside || nanos == edge || nanos == edge + SECOND;
                 let passes = take(&mut key, &quota, at(nanos), 1) == Pass;
-                assert_eq!(
-                    passes,
-                    is_first,
-                    "at {} ns from the edge",
-                    nanos.cast_signed() - edge.cast_signed()
-                );
+                assert_eq!(passes, is_first, "{} ns from the edge", nanos.cast_signed() - edge.cast_signed());
             }
         }
     }
@@ -81,14 +76,8 @@ fn quotas_of_equal_windows_share_states() {
     ];
     for (i, one) in quotas.iter().enumerate() {
         for (k, other) in quotas.iter().enumerate() {
-            let other = other.with_count(9).unwrap();
-            assert_eq!(
-                one.describe_windows() == other.describe_windows(),
-                i == k,
-                "{} {}",
-                one.describe_windows(),
-                other.describe_windows()
-            );
+            let [one, other] = [one, &other.with_count(9).unwrap()].map(FixedWindowQuota::describe_windows);
+            assert_eq!(one == other, i == k, "{one} {other}");
         }
     }
 }

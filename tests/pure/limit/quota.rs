@@ -116,9 +116,7 @@ fn rejects_unrepresentable_numbers() {
     }
     let sliding = sliding_window::SlidingWindowQuota::new(1, SECOND, 1).unwrap();
     assert_eq!(sliding.with_count(0).err(), Some(LimitError::Zero));
-    assert_eq!(
-        sliding_log::SlidingLogQuota::new(1, SECOND).unwrap().with_count(0).err(),
-        Some(LimitError::Zero)
-    );
+    let log = sliding_log::SlidingLogQuota::new(1, SECOND).unwrap();
+    assert_eq!(log.with_count(0).err(), Some(LimitError::Zero));
     assert!(LimitError::PartDays.to_string().contains("align: first"));
 }

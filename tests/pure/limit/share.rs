@@ -187,12 +187,9 @@ fn requests_wait_for_remote_checks_as_configured() {
         let patience = Duration::from_millis(20);
         let quota = quota.with_remote_checks(asks).with_wait_max(patience);
         let share = ShareState::fresh(&quota, at(0));
-        assert_eq!(share.missing_tokens(&quota, at(0), 3), waits.then_some(3), "{asks:?}, {hosts} hosts");
-        assert_eq!(
-            (quota.checks_remotely_now(), quota.borrows(hosts)),
-            (waits, borrows),
-            "{asks:?}, {hosts} hosts"
-        );
+        let seen =
+            (share.missing_tokens(&quota, at(0), 3), quota.checks_remotely_now(), quota.borrows(hosts));
+        assert_eq!(seen, (waits.then_some(3), waits, borrows), "{asks:?}, {hosts} hosts");
         assert_eq!((quota.has_remote_checks(), quota.patience()), (asks != Never, patience));
     }
 }
@@ -390,10 +387,7 @@ fn charged_credit_passes_again_while_redis_has_tokens() {
     }
     share.report(&quota, at(300_000), 0);
     share.apply_reply(&quota, &settled(0, 0, 5 * MICRO, at(300_000)), at(300_000));
-    assert!(
-        !ask(&mut share, &quota, at(300_001), 1),
-        "Redis has little left: it is kept for those who were granted it"
-    );
+    assert!(!ask(&mut share, &quota, at(300_001), 1), "little is left, for those who were granted it");
 }
 
 proptest! {

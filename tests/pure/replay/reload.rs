@@ -85,9 +85,6 @@ fn reload_paths_of_piped_trace_start_at_current_directory() {
     let files = Files::new(&[("api.yaml", RULES), ("tight.yaml", TIGHT)]);
     let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
     let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);
-    assert!(
-        output_text(&output).starts_with("3 lines over 0 s: 1 allowed, 1 limited\n"),
-        "{}",
-        output_text(&output)
-    );
+    let text = output_text(&output);
+    assert!(text.starts_with("3 lines over 0 s: 1 allowed, 1 limited\n"), "{text}");
 }

@@ -104,10 +104,8 @@ fn describes_every_field() {
     for row in field_table().lines().skip(2) {
         let cells: Vec<_> = row.split(" | ").collect();
         assert_eq!(cells.len(), 5, "{row}");
-        assert!(
-            !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8,
-            "no description: {row}"
-        );
+        let is_described = !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8;
+        assert!(is_described, "no description: {row}");
     }
 }
 

@@ -40,10 +40,8 @@ fn change_of_any_number_in_table_is_reported() {
     for (old, new) in [("5/s", "6/s"), ("ben,7/s,7", "ben,7/s,8"), ("ann", "eve"), ("ben,7/s,7", "ben,5/s,5")]
     {
         let changes = changes(&read(before), &read(&before.replace(old, new)));
-        assert!(
-            matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows (")),
-            "{new}: {changes:?}"
-        );
+        let is_one = matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows ("));
+        assert!(is_one, "{new}: {changes:?}");
     }
     // The rule's own rate is reported alone.
     let own = load("key: [user], rate: 2/s", before.as_bytes()).domains;
@@ -190,10 +188,7 @@ fn table_has_column_for_max() {
     let rule = &loaded.domains[0].rules()[0];
     assert_eq!(limit(&rule.limit), "2 at once | 5 at once | unlimited");
     let number = |org: &str| rule.overrides.as_ref().unwrap().rows.number_of([org].into_iter());
-    assert_eq!(
-        [number("acme"), number("house"), number("other"), number("x")],
-        [Some(1), Some(2), Some(1), None]
-    );
+    assert_eq!(["acme", "house", "other", "x"].map(number), [Some(1), Some(2), Some(1), None]);
     let table: &[(&str, &str, &str)] = &[
         ("org,rate\nacme,5/s\n", "unknown column `rate`", "org,max"),
         ("org\nacme\n", "no column `max`", "org,max"),
