@@ -35,7 +35,6 @@ mod rng;
 
 mod architecture;
 mod check;
-mod check_fleet;
 mod descriptors;
 mod diagnostics;
 mod docs_snippets;
@@ -44,9 +43,7 @@ mod explain;
 mod fuzz;
 mod generate;
 mod limit;
-mod literature;
 mod memory_max;
-mod redis_settings;
 mod replay;
 mod rules;
 mod select;

@@ -9,52 +9,34 @@ fn items(count: usize, item: impl Fn(usize) -> String) -> String {
 
 #[test]
 fn rejects_excess_entries_of_a_file() {
-    let rule = |fields: &str| format!("domain: api\nlimits:\n- {{name: a, {fields}}}\n");
+    let named = |name: &str, fields: &str| format!("domain: api\nlimits:\n- {{name: {name}, {fields}}}\n");
+    let rule = |fields: &str| named("a", &format!("key: [], rate: 1/s, {fields}"));
+    let numbered = |count, rest: &str| items(count, |n| format!("a{n}{rest}"));
     let tree = |fields: &str| format!("domain: api\ndescriptors:\n- {{{fields}}}\n");
     let priorities = |rest: &str| format!("domain: api\npriorities: {rest}\n");
-    let nested = format!(
-        "[{{not: [{}]}}, {{glob: [{}]}}, x]",
-        items(600, |n| format!("v{n}")),
-        items(400, |n| format!("w{n}"))
-    );
+    let nested = format!("[{{not: [{}]}}, {{glob: [{}]}}, x]", numbered(600, ""), numbered(400, "b"));
+    let overrides = items(257, |_| "{match: {p: a}, rate: 1/s}".to_owned());
     let entries = items(300, |_| "{match: {u: x}, priority: a}".to_owned());
     let below = |depth: usize| {
         format!("{0}- key: k\n{0}  {1}\n", "  ".repeat(depth), if depth < 17 { "descriptors:" } else { "" })
     };
+    let deep = format!("domain: api\ndescriptors:\n{}", (0..18).map(below).collect::<String>());
     let table = [
-        (
-            rule("").replace("name: a", &format!("name: {}, key: [], rate: 1/s", "x".repeat(65))),
-            "the name of a rule has 65 bytes",
-        ),
-        (rule(&format!("key: [], rate: 1/s, help: {}", "x".repeat(513))), "`help` has 513 bytes"),
-        (rule(&format!("key: [], rate: 1/s, match: {{u: [{}]}}", "x".repeat(1_025))), "has 1025 bytes"),
-        (rule(&format!("rate: 1/s, key: [{}]", items(17, |n| format!("a{n}")))), "`key` has 17 attributes"),
-        (
-            rule(&format!("rate: 1/s, key: [], match: {{{}}}", items(33, |n| format!("a{n}: x")))),
-            "`match` has 33 attributes",
-        ),
-        (
-            rule(&format!("rate: 1/s, key: [], match: {{u: [{}]}}", items(1_001, |n| format!("v{n}")))),
-            "`u` has 1001 values",
-        ),
-        (rule(&format!("rate: 1/s, key: [], match: {{u: {nested}}}")), "`u` has 1001 values"),
-        (
-            rule(&format!(
-                "rate: 1/s, key: [], overrides: [{}]",
-                items(257, |_| "{match: {p: a}, rate: 1/s}".to_owned())
-            )),
-            "`overrides` has 257 entries",
-        ),
-        (priorities(&format!("[{}]", items(65, |n| format!("p{n}")))), "`priorities` has 65 names"),
+        (named(&"x".repeat(65), "key: [], rate: 1/s"), "the name of a rule has 65 bytes"),
+        (rule(&format!("help: {}", "x".repeat(513))), "`help` has 513 bytes"),
+        (rule(&format!("match: {{u: [{}]}}", "x".repeat(1_025))), "has 1025 bytes"),
+        (named("a", &format!("rate: 1/s, key: [{}]", numbered(17, ""))), "`key` has 17 attributes"),
+        (rule(&format!("match: {{{}}}", numbered(33, ": x"))), "`match` has 33 attributes"),
+        (rule(&format!("match: {{u: [{}]}}", numbered(1_001, ""))), "`u` has 1001 values"),
+        (rule(&format!("match: {{u: {nested}}}")), "`u` has 1001 values"),
+        (rule(&format!("overrides: [{overrides}]")), "`overrides` has 257 entries"),
+        (priorities(&format!("[{}]", numbered(65, ""))), "`priorities` has 65 names"),
         (priorities(&format!("[a]\nprioritize: [{entries}]")), "more than 256 entries"),
         (
             tree(&format!("key: a, value: {}", "x".repeat(1_025))),
             "no request has this value: it has 1025 bytes",
         ),
-        (
-            format!("domain: api\ndescriptors:\n{}", (0..18).map(below).collect::<String>()),
-            "no request reaches this: a descriptor has at most 16 entries",
-        ),
+        (deep, "no request reaches this: a descriptor has at most 16 entries"),
     ];
     for (text, message) in table {
         let problems = read_text("rules.yaml", &text).problems;
