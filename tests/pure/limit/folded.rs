@@ -51,16 +51,7 @@ impl Both {
 
     /// As one decision does it, which then says where the key stands.
     fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
-        let (judged, mut charged) = (self.share.judge(quota, now, cost), self.share);
         let outcome = self.share.admit(quota, now, cost);
-        if !quota.has_remote_checks() {
-            // One step judges and charges as two do.
-            assert_eq!(outcome, judged);
-            if outcome.is_allowed() {
-                charged.charge(quota, now, cost);
-            }
-            assert_eq!(charged, self.share);
-        }
         if !outcome.is_allowed() {
             self.share.record_refusal(quota, now, cost);
         }
