@@ -31,18 +31,18 @@ fn keeps_comparable_state_across_reload() {
         let rules = |quota: &str| format!("  - {{name: a, key: [u], algorithm: {quota}}}\n");
         let mut bench = Bench::new(&rules(before));
         assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
-        bench.reload(&rules(after));
+        bench.install(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
         // Another reload of the same rules changes nothing.
-        bench.reload(&rules(after));
+        bench.install(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
         // Nor does a time without the rule, whatever changed before.
         for changes in [&[before][..], &["token_bucket, rate: 1/s, burst: 99", before]] {
             let mut bench = Bench::new(&rules(changes[0]));
-            changes.iter().for_each(|quota| bench.reload(&rules(quota)));
+            changes.iter().for_each(|quota| bench.install(&rules(quota)));
             assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
-            bench.reload("  - {name: b, key: [v], rate: 1/s}\n");
-            bench.reload(&rules(after));
+            bench.install("  - {name: b, key: [v], rate: 1/s}\n");
+            bench.install(&rules(after));
             assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → none → {after}");
         }
     }
@@ -55,7 +55,7 @@ fn idle_key_keeps_its_level_over_many_reloads() {
     bench.check(&[(0, "", 7, "allow a 93/100")]);
     // More changes than a byte counts.
     for burst in 101..=400 {
-        bench.reload(&rules(burst));
+        bench.install(&rules(burst));
     }
     bench.check(&[(0, "", 0, "allow a 393/400")]);
 }

@@ -24,7 +24,7 @@ use tidegate::engine::{
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, at, charge_of, shown};
-use super::engines::{SECOND, domains, options};
+use super::engines::{SECOND, options};
 
 pub(super) struct Stage {
     pub(super) bench: Bench,
@@ -128,13 +128,7 @@ impl Stage {
     }
 
     pub(super) fn install(&self, rules: &str) {
-        let text = match rules {
-            _ if rules.starts_with("domain:") => rules.to_owned(),
-            _ if rules.starts_with('-') => format!("domain: api\nlimits:\n{rules}"),
-            _ => format!("domain: api\n{rules}"),
-        };
-        let parts = text.split("---\n").flat_map(domains);
-        drop(self.bench.engine.install_rules(parts.collect::<Vec<_>>()));
+        self.bench.install(rules);
     }
 
     pub(super) fn with(rules: &str) -> Stage {

@@ -19,7 +19,7 @@ const FLEET: SwitchOrigin = SwitchOrigin::Fleet { uid: 0, host: [1; 4] };
 fn host(secret: u8) -> Bench {
     let mut bench = Bench::new("  - {name: other, key: [], rate: 1/h}\n");
     bench.engine.join_fleet(HashKey::from_bytes([secret; 16]));
-    bench.reload(RULES);
+    bench.install(RULES);
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     bench
 }

@@ -11,7 +11,7 @@ const BAD: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1}\n";
 fn samples_many_callers_fairly() {
     for (twice, tells) in [(6_000, true), (4_000, false)] {
         let mut bench = Bench::new(GOOD);
-        bench.reload(BAD);
+        bench.install(BAD);
         bench.engine.tick(at(0));
         for caller in 0..10_000 {
             let user = format!("user=u{caller}");
@@ -47,8 +47,8 @@ fn watches_rule_after_any_change_of_what_it_refuses() {
         ("user", ", guard: shadow", false),
         ("", "", false),
     ] {
-        let mut bench = Bench::new(&rule("user", ""));
-        bench.reload(&rule(key, more));
+        let bench = Bench::new(&rule("user", ""));
+        bench.install(&rule(key, more));
         assert_eq!(!bench.engine.is_at_rest(), is_watched, "[{key}]{more}");
     }
 }

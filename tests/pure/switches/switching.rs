@@ -33,7 +33,7 @@ fn restores_switches_before_rules_load() {
     let mut after = Bench::of(Mode::Enforce, "domain: other\n");
     after.engine.restore_operator_overrides(overrides.clone());
     assert_eq!(after.engine.operator_overrides(), overrides);
-    after.reload(LIMITS);
+    after.install(LIMITS);
     after.check(&[(0, "user=u", 9, "allow")]);
     after.engine.tick(at(100 * S));
     assert_eq!(after.engine.operator_overrides(), HostOverrides::default());
@@ -134,7 +134,7 @@ fn keeps_blocks_by_digest_up_to_maximum() {
     let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
     after.engine.restore_operator_overrides(bench.engine.operator_overrides());
     after.check(&[(0, "user=u", 1, "limit a 10/10 after 60000000")]);
-    bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
+    bench.install("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
     bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
     let many = (0..4_096).map(|n| BlockedKey { key: [n, 0], ..blocked.clone() }).collect();
     bench.engine.restore_operator_overrides(HostOverrides { blocks: many, ..HostOverrides::default() });

@@ -1,7 +1,6 @@
 //! Leases in virtual time: they begin and end as they should, and free their permits once.
 
 mod ends;
-mod fixture;
 mod model;
 mod reserve;
 mod shedding;

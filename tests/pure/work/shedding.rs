@@ -2,7 +2,8 @@
 
 use tidegate::engine::{Descriptors, EngineAnswer, HashKey, Op, Request, Session, Verdict};
 
-use super::fixture::{Ask, Fixture, ms, s};
+use crate::bench::{Ask, Bench, s};
+use crate::engines::at_millis as ms;
 
 fn rules(parts: &str) -> String {
     format!("priorities: [critical, post, get, test]\nshed:\n- {{pool: web, {parts}}}\n")
@@ -13,32 +14,32 @@ fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
 }
 
 /// Keeps `busy` slots busy from `from` to `to`, in seconds, with a tick every 250 ms.
-fn run(fixture: &mut Fixture, session: &Session, from: u64, to: u64, busy: u32) {
+fn run(bench: &mut Bench, session: &Session, from: u64, to: u64, busy: u32) {
     let mut leases = Vec::new();
     for quarter in from * 4..to * 4 {
         // Replaced before they expire.
         if leases.is_empty() || quarter % 160 == 0 {
             leases
                 .drain(..)
-                .for_each(|lease| assert!(fixture.release(session, Some(lease), ms(quarter * 250))));
+                .for_each(|lease| assert!(bench.release(session, Some(lease), ms(quarter * 250))));
             for _ in 0..busy {
-                let answer = fixture.ask(session, ms(quarter * 250), ask("job=worker", "critical"));
+                let answer = bench.ask_by(session, ms(quarter * 250), ask("job=worker", "critical"));
                 leases.push(answer.lease.unwrap());
             }
         }
-        fixture.engine.tick(ms(quarter * 250));
+        bench.engine.tick(ms(quarter * 250));
     }
-    leases.drain(..).for_each(|lease| assert!(fixture.release(session, Some(lease), s(to))));
+    leases.drain(..).for_each(|lease| assert!(bench.release(session, Some(lease), s(to))));
 }
 
 #[test]
 fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
         let answer = |looks: bool| {
-            let (mut fixture, session) = Fixture::with_session(&rules(&format!("workers: {exact}")), 10);
-            fixture.engine.tick(s(0));
-            run(&mut fixture, &session, 0, 46, 10);
-            fixture.engine.tick(s(46));
+            let (mut bench, session) = Bench::with_session(&rules(&format!("workers: {exact}")), 10);
+            bench.engine.tick(s(0));
+            run(&mut bench, &session, 0, 46, 10);
+            bench.engine.tick(s(46));
             let mut lines = Vec::new();
             for number in 0..2_000_u64 {
                 let caller = format!("user={}", number % 40);
@@ -47,10 +48,10 @@ fn peek_does_not_affect_workers_controller() {
                 // hit.
                 let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
                 let seen = lookers.iter().map(|caller| {
-                    fixture.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
+                    bench.ask_by(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
                 });
                 let seen = seen.last();
-                let line = fixture.ask(&session, s(46), hit).line;
+                let line = bench.ask_by(&session, s(46), hit).line;
                 // Drawn by caller, the verdict of a peek holds.
                 assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
                 lines.push(line);
@@ -64,22 +65,21 @@ fn peek_does_not_affect_workers_controller() {
 
 #[test]
 fn shed_caller_is_shed_again() {
-    let (mut fixture, session) = Fixture::with_session(&rules("workers: {}"), 10);
-    fixture.engine.tick(s(0));
+    let (mut bench, session) = Bench::with_session(&rules("workers: {}"), 10);
+    bench.engine.tick(s(0));
     // s = 0.2: of three sheddable priorities the lowest is shed with probability 0.6.
-    run(&mut fixture, &session, 0, 52, 10);
-    fixture.engine.tick(s(52));
-    let chance = fixture.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
+    run(&mut bench, &session, 0, 52, 10);
+    bench.engine.tick(s(52));
+    let chance = bench.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
     assert!((chance - 0.6).abs() < 0.01, "{chance}");
-    let shed = |fixture: &mut Fixture, caller: &str, user: usize, at: u64| {
+    let shed = |bench: &mut Bench, caller: &str, user: usize, at: u64| {
         let attributes = caller.replace('#', &user.to_string());
-        let answer = fixture.ask(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
+        let answer = bench.ask_by(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
         (answer.line == "shed web/workers", answer.retry)
     };
     // By the first attribute that is present.
     for caller in ["user=u# ip=i", "ip=i#", "user= ip=i#"] {
-        let mut all =
-            |at: u64| (0..1_000).map(|user| shed(&mut fixture, caller, user, at)).collect::<Vec<_>>();
+        let mut all = |at: u64| (0..1_000).map(|user| shed(&mut bench, caller, user, at)).collect::<Vec<_>>();
         let first = all(52);
         let count = first.iter().filter(|(shed, _)| *shed).count();
         assert!((550..650).contains(&count), "{count} of a thousand callers");
@@ -95,18 +95,18 @@ fn shed_caller_is_shed_again() {
 
 #[test]
 fn heavy_caller_is_shed_per_request() {
-    let (mut fixture, session) = Fixture::with_session(&rules("workers: {}"), 10);
-    fixture.engine.tick(s(0));
-    run(&mut fixture, &session, 0, 52, 10);
-    fixture.engine.tick(s(52));
+    let (mut bench, session) = Bench::with_session(&rules("workers: {}"), 10);
+    bench.engine.tick(s(0));
+    run(&mut bench, &session, 0, 52, 10);
+    bench.engine.tick(s(52));
     let mut shed = 0;
     for _ in 0..2_000 {
-        let answer = fixture.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
+        let answer = bench.ask_by(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
         shed += u32::from(answer.line == "shed web/workers");
     }
     assert!((1_000..1_400).contains(&shed), "{shed} of 2000 by a chance of 0.6");
     let looks = (0..200).filter(|_| {
-        let answer = fixture.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        let answer = bench.ask_by(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
         answer.line == "shed web/workers"
     });
     let seen = looks.count();
@@ -116,10 +116,10 @@ fn heavy_caller_is_shed_per_request() {
 #[test]
 fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
     let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
-    let mut fixture = Fixture::new("");
-    fixture.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-    fixture.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
-    let session = fixture.session(1, 4, s(0));
+    let mut bench = Bench::new("");
+    bench.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
+    bench.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
+    let session = bench.session(1, 4, s(0));
     let attributes = [("user", "u")];
     let request = Request {
         session: Some(&session),
@@ -128,18 +128,18 @@ fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
         ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
     };
     for _ in 0..9 {
-        assert!(matches!(fixture.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
+        assert!(matches!(bench.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
     }
-    let pool = fixture.engine.pools(s(0)).remove(0);
+    let pool = bench.engine.pools(s(0)).remove(0);
     assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
-    let totals = fixture.engine.totals();
+    let totals = bench.engine.totals();
     assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
     // Requests that the rule does not match take half of the slots.
     for _ in 0..2 {
-        assert_eq!(fixture.ask(&session, s(0), ask("job=worker", "get")).line, "allow");
+        assert_eq!(bench.ask_by(&session, s(0), ask("job=worker", "get")).line, "allow");
     }
-    let EngineAnswer::Decided(decision) = fixture.decider.decide(&request, s(0)) else { panic!("it asks") };
+    let EngineAnswer::Decided(decision) = bench.decider.decide(&request, s(0)) else { panic!("it asks") };
     assert_eq!((decision.verdict, decision.rule_name()), (Verdict::Shed, Some("web/fleet")));
     assert!((1_000_000..=3_000_000).contains(&decision.retry_after.unwrap().0), "{decision:?}");
-    assert_eq!(fixture.engine.pools(s(0)).remove(0).noncritical, 2);
+    assert_eq!(bench.engine.pools(s(0)).remove(0).noncritical, 2);
 }
