@@ -3,7 +3,6 @@
 mod advisories;
 mod guards;
 mod source;
-mod type_names;
 mod verdict;
 mod words;
 

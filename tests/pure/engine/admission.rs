@@ -1,13 +1,15 @@
-//! Admission by all rules or none, in every interleaving; the checks of a decision; the keys that tables keep.
+//! Admission by all rules or none, in every interleaving; the checks of a decision; the keys that tables keep;
+//! refunds under many names and of many units.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::bench::{Ask, Bench, at, named, shown};
-use super::engines::at_millis;
 use tidegate::engine::{Cost, Descriptors, EngineAnswer, Op, Request, Verdict};
 use tidegate::rules::Mode;
 
+use super::bench::{Ask, Bench, at, named, shown};
+use super::engines::at_millis;
+use super::scenarios::Stage;
 use crate::rng::Rng;
 
 #[test]
@@ -150,4 +152,29 @@ fn remembered_grants_expire_and_are_bounded() {
     (1..400).for_each(|second| bench.engine.sweep(at_millis(second * 1_000)));
     assert_eq!(bench.engine.keys(), 0);
     assert!(bench.engine.memory_bytes() * 20 < full, "{} of {full}", bench.engine.memory_bytes());
+}
+
+#[test]
+fn retry_of_refunded_grant_is_charged() {
+    let mut stage = Stage::with("- {name: a, key: [u], rate: 10/h}\n");
+    // Some of the names of refunds share a lock with that of the grant.
+    for number in 0..64 {
+        stage.check("2x hit u=1 cost:6 idem:g", "allow a 4/10");
+        stage.check("peek u=1 cost:0", "allow a 4/10");
+        stage.check(&format!("charge u=1 amount:-6 idem:r{number} of:g"), "done");
+        stage.check("peek u=1 cost:0", "allow a 10/10");
+    }
+}
+
+#[test]
+fn refunds_at_most_sixteen_units() {
+    let mut stage = Stage::with("- {name: t, key: [u], unit: u0, rate: 100/h}\n");
+    let each =
+        |option: &str, units: u32| (0..units).map(|unit| format!(" {option}:u{unit}:1")).collect::<String>();
+    stage.check("open 1", "");
+    stage.check(&format!("acquire u=1 as:a{}", each("cost", 4_000)), "allow t 99/100");
+    let refund = |units: &str| format!("charge u=1 of_lease:a{}", units.replace(":1", ":-1"));
+    stage.check(&refund(&each("amount", 4_000)), "nothing");
+    stage.check(&refund(" amount:u0:1 amount:u3999:1"), "nothing");
+    stage.check(&refund(&each("amount", 16)), "done");
 }

@@ -6,7 +6,6 @@ mod callers;
 mod fleet;
 mod model;
 mod oversized;
-mod refunds;
 mod reload;
 mod scenarios;
 mod slots;

@@ -1,5 +1,5 @@
-//! The sliding log: the entries of a key, and merged entries that never count for too little; and the bytes of a sliding
-//! window.
+//! The sliding log: the entries of a key, and merged entries that never count for too little; and the bytes of a
+//! sliding window.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};

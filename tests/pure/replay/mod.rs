@@ -1,6 +1,5 @@
 //! `tidegate replay`: the real program runs the daemon's engine on small traces, in virtual time.
 
-mod bad_lines;
 mod combined;
 mod compare;
 mod reload;

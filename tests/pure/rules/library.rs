@@ -12,6 +12,7 @@ use tidegate::clock::read_boot_nanos;
 use tidegate::rules::{Domain, Library, NotApplied, OpenFiles, Reading};
 
 use super::problems::folder;
+use super::shown;
 
 /// A directory of rules and the library that reads it.
 struct Bench {
@@ -71,13 +72,9 @@ impl Bench {
         reading.halt.expect("nothing is swapped")
     }
 
-    /// Domains with the names of their rules: `api: a b; web: c`.
+    /// As in [`shown`].
     fn shown(&self) -> String {
-        let domain = |domain: &Arc<Domain>| {
-            let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
-            format!("{}: {}", domain.name(), rules.join(" "))
-        };
-        self.library.domains().iter().map(domain).collect::<Vec<_>>().join("; ")
+        shown(&self.library.domains())
     }
 
     fn domain(&self, name: &str) -> Arc<Domain> {

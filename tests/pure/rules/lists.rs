@@ -1,5 +1,5 @@
-//! The meaning of `exempt`, `deny`, `priorities`, `prioritize`, `concurrency` and `shed`, in one file and in several; and
-//! the published limiters.
+//! The meaning of `exempt`, `deny`, `priorities`, `prioritize`, `concurrency` and `shed`, in one file and in
+//! several; and the published limiters.
 
 use std::sync::Arc;
 use std::time::Duration;

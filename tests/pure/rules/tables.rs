@@ -1,5 +1,5 @@
-//! `overrides_file`: the meaning of a table of exact keys, errors of a bad one, and the size of many rows; and the bounds
-//! of a difference.
+//! `overrides_file`: the meaning of a table of exact keys, errors of a bad one, and the size of many rows; and the
+//! bounds of a difference.
 
 use std::fs;
 

@@ -2,5 +2,4 @@
 
 use crate::bench;
 mod fleet;
-mod guard;
 mod switching;

@@ -2,7 +2,6 @@
 
 mod ends;
 mod model;
-mod reserve;
 mod shedding;
 mod totals;
 mod views;
