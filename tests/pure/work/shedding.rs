@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate::engine::{
-    Descriptors, EngineAnswer, HashKey, Op, OtherHostsSums, OtherHostsView, PoolLoad, Request, Session,
-    Verdict,
-};
+use tidegate::clock::Now;
+use tidegate::engine::{Op, OtherHostsSums, OtherHostsView, PoolLoad, Session};
 
 use crate::bench::{Ask, Bench, s};
 use crate::engines::at_millis as ms;
@@ -19,33 +17,20 @@ fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
     Ask { priority: Some(priority), ..Ask::acquire(attributes) }
 }
 
-/// Keeps `busy` slots busy from `from` to `to`, in seconds, with a tick every 250 ms.
-fn run(bench: &mut Bench, session: &Session, from: u64, to: u64, busy: u32) {
-    let mut leases = Vec::new();
-    for quarter in from * 4..to * 4 {
-        // Replaced before they expire.
-        if leases.is_empty() || quarter % 160 == 0 {
-            leases
-                .drain(..)
-                .for_each(|lease| assert!(bench.release(session, Some(lease), ms(quarter * 250))));
-            for _ in 0..busy {
-                let answer = bench.ask_by(session, ms(quarter * 250), ask("job=worker", "critical"));
-                leases.push(answer.lease.unwrap());
-            }
-        }
-        bench.engine.tick(ms(quarter * 250));
-    }
-    leases.drain(..).for_each(|lease| assert!(bench.release(session, Some(lease), s(to))));
+/// A host whose ten slots were busy for this number of seconds, with a tick every 250 ms.
+fn busy(parts: &str, seconds: u64) -> (Bench, Session) {
+    let (mut bench, session) = Bench::with_session(&rules(parts), 10);
+    let leases = [(); 10].map(|()| bench.ask_by(&session, s(0), ask("job=worker", "critical")).lease);
+    (0..=seconds * 4).for_each(|quarter| bench.engine.tick(ms(quarter * 250)));
+    leases.into_iter().for_each(|lease| assert!(bench.release(&session, lease, s(seconds))));
+    (bench, session)
 }
 
 #[test]
 fn peek_does_not_affect_workers_controller() {
     for exact in ["{leak: 0}", "{stripe_exact: true}"] {
         let answer = |looks: bool| {
-            let (mut bench, session) = Bench::with_session(&rules(&format!("workers: {exact}")), 10);
-            bench.engine.tick(s(0));
-            run(&mut bench, &session, 0, 46, 10);
-            bench.engine.tick(s(46));
+            let (mut bench, session) = busy(&format!("workers: {exact}"), 46);
             let mut lines = Vec::new();
             for number in 0..2_000_u64 {
                 let caller = format!("user={}", number % 40);
@@ -71,11 +56,8 @@ fn peek_does_not_affect_workers_controller() {
 
 #[test]
 fn shed_caller_is_shed_again() {
-    let (mut bench, session) = Bench::with_session(&rules("workers: {}"), 10);
-    bench.engine.tick(s(0));
     // s = 0.2: of three sheddable priorities the lowest is shed with probability 0.6.
-    run(&mut bench, &session, 0, 52, 10);
-    bench.engine.tick(s(52));
+    let (mut bench, session) = busy("workers: {}", 52);
     let chance = bench.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
     assert!((chance - 0.6).abs() < 0.01, "{chance}");
     let shed = |bench: &mut Bench, caller: &str, user: usize, at: u64| {
@@ -101,10 +83,7 @@ fn shed_caller_is_shed_again() {
 
 #[test]
 fn heavy_caller_is_shed_per_request() {
-    let (mut bench, session) = Bench::with_session(&rules("workers: {}"), 10);
-    bench.engine.tick(s(0));
-    run(&mut bench, &session, 0, 52, 10);
-    bench.engine.tick(s(52));
+    let (mut bench, session) = busy("workers: {}", 52);
     let mut shed = 0;
     for _ in 0..2_000 {
         let answer = bench.ask_by(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
@@ -119,46 +98,27 @@ fn heavy_caller_is_shed_per_request() {
     assert!((80..160).contains(&seen), "{seen} of 200 looks");
 }
 
-#[test]
-fn pending_request_takes_no_slot_and_is_shed_before_remote_check() {
-    let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
-    let mut bench = Bench::new("");
-    bench.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-    bench.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
-    let session = bench.session(1, 4, s(0));
-    let attributes = [("user", "u")];
-    let request = Request {
-        session: Some(&session),
-        may_wait: true,
-        priority: Some("get"),
-        ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
-    };
-    for _ in 0..9 {
-        assert!(matches!(bench.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
-    }
-    let pool = bench.engine.pools(s(0)).remove(0);
-    assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
-    let totals = bench.engine.totals();
-    assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
-    // Requests that the rule does not match take half of the slots.
-    for _ in 0..2 {
-        assert_eq!(bench.ask_by(&session, s(0), ask("job=worker", "get")).line, "allow");
-    }
-    let EngineAnswer::Decided(decision) = bench.decider.decide(&request, s(0)) else { panic!("it asks") };
-    assert_eq!((decision.verdict, decision.rule_name()), (Verdict::Shed, Some("web/fleet")));
-    assert!((1_000_000..=3_000_000).contains(&decision.retry_after.unwrap().0), "{decision:?}");
-    assert_eq!(bench.engine.pools(s(0)).remove(0).noncritical, 2);
-}
-
 const RULES: &str = "priorities: [critical, post, get]
 shed:
 - {pool: web, fleet: {reserve: 20%, for: critical}}
 ";
 
+/// Tells of other hosts with twenty slots.
+fn tell(bench: &Bench, pool: &str, critical: u64, noncritical: u64, noncritical_max: u32, at: Now) {
+    let sums = PoolLoad { slots: 20, critical, noncritical };
+    let sums = OtherHostsSums { sums, noncritical_max, local_max: 8, reported_at: at.at };
+    bench.engine.set_other_hosts_sums(pool, sums);
+}
+
 fn fill(bench: &mut Bench, session: &Session, millis: u64) -> u32 {
     let get = Ask { priority: Some("get"), ..Ask::acquire("user=u") };
-    let leases: Vec<_> =
-        std::iter::from_fn(|| bench.ask_by(session, ms(millis), get).lease).take(99).collect();
+    let acquire = || {
+        let answer = bench.ask_by(session, ms(millis), get);
+        let is_hint = |retry: u64| (1_000_000..=3_000_000).contains(&retry);
+        assert!(answer.lease.is_some() || answer.retry.is_some_and(is_hint), "{answer:?}");
+        answer.lease
+    };
+    let leases: Vec<_> = std::iter::from_fn(acquire).take(99).collect();
     leases.iter().for_each(|lease| assert!(bench.release(session, Some(*lease), ms(millis))));
     u32::try_from(leases.len()).unwrap()
 }
@@ -187,20 +147,13 @@ fn reports_slots_leases_and_refusals_since_the_last_report() {
 
 #[test]
 fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
-    let sums = PoolLoad { slots: 20, critical: 1, noncritical: 3 };
     // The maximum in the reply; then leases of lower priorities at each time, where this host alone has
     // eight.
     for (most, early, late, alone) in [(3, 3, 3, 8), (9, 9, 8, 8), (99, 10, 8, 8), (0, 0, 0, 8)] {
         let (mut bench, session) = Bench::with_session(RULES, 10);
         assert_eq!(fill(&mut bench, &session, 0), alone);
-        bench.engine.set_other_hosts_sums(
-            "web",
-            OtherHostsSums { sums, noncritical_max: most, local_max: 8, reported_at: s(1).at },
-        );
-        bench.engine.set_other_hosts_sums(
-            "unknown",
-            OtherHostsSums { sums, noncritical_max: 1, local_max: 8, reported_at: s(1).at },
-        );
+        tell(&bench, "web", 1, 3, most, s(1));
+        tell(&bench, "unknown", 1, 3, 1, s(1));
         for (millis, expected) in
             [(1_000, early), (2_899, early), (2_900, late), (10_999, late), (11_000, alone), (99_000, alone)]
         {
@@ -218,11 +171,7 @@ fn follows_reply_until_expiry_and_returns_borrowed_slots_first() {
 #[test]
 fn slots_added_since_reply_stay_local() {
     let (mut bench, session) = Bench::with_session(RULES, 10);
-    let sums = PoolLoad { slots: 20, critical: 0, noncritical: 0 };
-    bench.engine.set_other_hosts_sums(
-        "web",
-        OtherHostsSums { sums, noncritical_max: 5, local_max: 8, reported_at: s(0).at },
-    );
+    tell(&bench, "web", 0, 0, 5, s(0));
     let other = bench.session(2, 20, s(0));
     assert_eq!(fill(&mut bench, &session, 0), 21, "five, and the sixteen of the new slots");
     bench.engine.end_session(&other, s(1));
