@@ -19,7 +19,7 @@ use tidegate::clock::{Micros, Timestamp};
 use tidegate::engine::{
     Amount, Charge, ConnectionParams, Cost, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey,
     Op, RefundBy, RefundReference, RemoteCheckResult, Request, RuleName, Session, Target, Verdict,
-    WorkOutcome,
+    VerdictTotals, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -104,6 +104,18 @@ fn micros(text: &str) -> u64 {
     let units = [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
     let (_, unit) = units.into_iter().find(|(name, _)| *name == unit).unwrap_or_else(|| panic!("{text}"));
     number.parse::<u64>().unwrap() * unit - less
+}
+
+/// The numbers above 0 with their names.
+fn numbers<const N: usize>(named: [(&str, u64); N]) -> String {
+    let named = named.iter().filter(|(_, number)| *number > 0);
+    let all: Vec<_> = named.map(|(name, number)| format!("{name} {number}")).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(" ") }
+}
+
+fn verdicts(totals: &VerdictTotals) -> String {
+    let VerdictTotals { allow, limit, wait, deny, shed } = *totals;
+    numbers([("allow", allow), ("limit", limit), ("wait", wait), ("deny", deny), ("shed", shed)])
 }
 
 fn said(done: bool) -> String {
@@ -342,10 +354,11 @@ impl Stage {
             ("count", ["sessions"]) => return engine.leases().sessions.to_string(),
             ("count", ["not_held"]) => {
                 let counts = engine.leases().not_held;
-                return format!(
-                    "ended {} foreign {} unknown {}",
-                    counts.ended, counts.foreign, counts.unknown
-                );
+                return numbers([
+                    ("ended", counts.ended),
+                    ("foreign", counts.foreign),
+                    ("unknown", counts.unknown),
+                ]);
             }
             ("count", ["expired"]) => return engine.leases().expired.to_string(),
             ("count", ["alarms"]) => {
@@ -371,13 +384,23 @@ impl Stage {
                 return format!("severity {severity:.3} {}", chances.collect::<Vec<_>>().join(" "));
             }
             (_, [name]) => {
+                let of = |all: &[(Box<str>, VerdictTotals)]| {
+                    all.iter().find(|(known, _)| **known == **name).map(|(_, totals)| verdicts(totals))
+                };
+                if let Some(seen) = of(&totals.priorities).or(of(&totals.unnamed)) {
+                    return seen;
+                }
                 let rule = totals.rules.drain(..).find(|rule| *rule.rule == **name).unwrap();
-                return format!(
-                    "pass {} refuse {} would refuse {}",
-                    rule.pass, rule.refuse, rule.would_refuse
-                );
+                let outcomes = numbers([
+                    ("pass", rule.pass),
+                    ("near", rule.near),
+                    ("over", rule.over),
+                    ("refuse", rule.refuse),
+                    ("would refuse", rule.would_refuse),
+                ]);
+                return format!("{} / {outcomes}", verdicts(&rule.verdicts));
             }
-            _ => return format!("{:?}", totals.verdicts),
+            _ => return verdicts(&totals.verdicts),
         }
         String::new()
     }

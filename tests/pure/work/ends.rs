@@ -117,13 +117,3 @@ fn retry_gets_same_lease_without_matching_rule() {
         assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
     }
 }
-
-#[test]
-fn retry_is_granted_at_lease_maximum() {
-    let (mut bench, session) = Bench::with_session(EXPORTS, 0);
-    let first = bench.ask_by(&session, s(0), named(b"x", "org=a"));
-    let last = (0..1_023).map(|_| bench.acquire(&session, s(0), "no=rule")).last();
-    assert!(last.is_some_and(|answer| answer.lease.is_some()));
-    assert_eq!(bench.acquire(&session, s(1), "no=rule").line, "quota");
-    assert_eq!(bench.ask_by(&session, s(1), named(b"x", "org=a")).lease, first.lease);
-}
