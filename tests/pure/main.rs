@@ -55,10 +55,3 @@ mod test_command;
 mod vectors;
 mod views;
 mod work;
-
-/// The configuration of a property: `PROPTEST_CASES` cases, else `usual`, which takes a second or two.
-fn cases(usual: u32) -> proptest::test_runner::Config {
-    let cases =
-        std::env::var("PROPTEST_CASES").map_or(usual, |text| text.parse().expect("a number of cases"));
-    proptest::test_runner::Config { cases, ..Default::default() }
-}

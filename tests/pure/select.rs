@@ -291,7 +291,7 @@ fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(120))]
+    #![proptest_config(crate::rng::cases(120))]
 
     #[test]
     fn index_matches_linear_search(

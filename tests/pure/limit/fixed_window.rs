@@ -85,7 +85,7 @@ fn quotas_of_equal_windows_share_states() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(80))]
+    #![proptest_config(crate::rng::cases(80))]
 
     #[test]
     fn clock_step_bounds_wait_by_window(
@@ -267,7 +267,7 @@ fn zone_name() -> impl Strategy<Value = &'static str> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(1_000))]
+    #![proptest_config(crate::rng::cases(1_000))]
 
     #[test]
     fn windows_match_calendar(

@@ -27,7 +27,7 @@ fn ahead(key: GcraState, quota: &LeakyBucketQuota, now: Timestamp) -> u128 {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(80))]
+    #![proptest_config(crate::rng::cases(80))]
 
     #[test]
     fn starts_are_an_interval_apart_for_each_of_two_rules(

@@ -80,7 +80,7 @@ fn until_full(key: GcraState, on: TickScale, other: TickScale, at: Timestamp) ->
 }
 
 proptest! {
-    #![proptest_config(crate::cases(80))]
+    #![proptest_config(crate::rng::cases(80))]
 
     #[test]
     fn rescaling_keeps_fill_time((quota, key, at) in keys(), to in 1_u8..=128) {

@@ -211,7 +211,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(60))]
+    #![proptest_config(crate::rng::cases(60))]
 
     #[test]
     fn leases_rules_and_pools_match_reference_model(events in prop::collection::vec(event(), 0..200)) {
