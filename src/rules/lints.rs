@@ -215,8 +215,11 @@ impl Lints<'_> {
             for ((_, limit), rule) in group {
                 match strictest {
                     Some((least, other)) if least <= limit => {
-                        let message =
-                            format!("{} refuses nothing that {} passes", shown(&rule.name), shown(&other.name));
+                        let message = format!(
+                            "{} refuses nothing that {} passes",
+                            shown(&rule.name),
+                            shown(&other.name)
+                        );
                         let help = "both match the same requests and count by the same key: keep one, unless CHARGE may put it into debt";
                         self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
                     }

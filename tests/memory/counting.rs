@@ -1,4 +1,5 @@
-//! An allocator that counts the bytes that each thread requests and holds, in the block sizes of malloc.
+//! An allocator that counts the bytes that each thread requests and holds, in the block sizes of malloc, which are as
+//! large as the memory budget counts them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -62,4 +63,25 @@ pub(crate) fn asked_bytes(work: impl FnOnce()) -> usize {
 #[test]
 fn counts_allocated_bytes() {
     assert!(asked_bytes(|| drop(vec![0u8; 100])) >= 100);
+}
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn malloc_block_size_matches_computed_size() {
+    use tidegate::limit::{MAPPED_BYTES_MIN, malloc_block_bytes};
+
+    tidegate::sys::return_freed_memory(MAPPED_BYTES_MIN);
+    for payload in [1, 24, 25, 100, 40_000, 65_512, 65_513, 65_520, 65_528, 65_536, 100_000, 131_072, 200_000]
+    {
+        // The first ones fill the room left in the heap, where a larger block would not be mapped.
+        let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![7; payload]).collect();
+        let last = blocks.last().unwrap();
+        // SAFETY: the allocator of this program passes calls on to malloc; the block lives until the end of
+        // the loop.
+        let usable = unsafe { libc::malloc_usable_size(last.as_ptr().cast_mut().cast()) };
+        let counted = malloc_block_bytes(payload);
+        // The header of a mapped block has 16 bytes.
+        let header = if counted >= MAPPED_BYTES_MIN { 16 } else { 8 };
+        assert_eq!(usable + header, counted, "{payload}");
+    }
 }

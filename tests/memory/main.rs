@@ -11,9 +11,7 @@
 )]
 
 mod accuracy;
-mod blocks;
 mod counting;
-mod descriptors;
 #[path = "../support/engines.rs"]
 mod engines;
 mod flood;

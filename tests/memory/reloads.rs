@@ -41,14 +41,8 @@ fn reloaded(number: u64) -> Vec<Arc<Domain>> {
     domains
 }
 
-/// The parts of a reply; their text would cost more than the decision.
-#[derive(Debug, PartialEq)]
-struct Reply {
-    verdict: Verdict,
-    retry_after: Option<Micros>,
-    notes: Vec<(NoteKind, String)>,
-    limits: Vec<QuotaLevel>,
-}
+/// The verdict, retry-after, notes and levels of a reply; its text would cost more than the decision.
+type Reply = (Verdict, Option<Micros>, Vec<(NoteKind, String)>, Vec<QuotaLevel>);
 
 /// Plays a fixed trace and passes on each reply. Checks the memory held, if there are reloads.
 fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Reply)) {
@@ -79,23 +73,18 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Rep
         let user = (random >> 40 & 7).to_string();
         let p = if random >> 50 & 1 == 1 { "y" } else { "n" };
         let attributes = [("u", user.as_str()), ("p", p)];
-        let cost = Cost::Requests(u32::try_from(random >> 55 & 1).unwrap() + 1);
         let op = if random >> 60 == 0 { Op::Peek } else { Op::Hit };
         let request = Request {
-            cost,
+            cost: Cost::Requests(u32::try_from(random >> 55 & 1).unwrap() + 1),
             lists_all_limits: true,
             ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
         let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
             unreachable!()
         };
-        let reply = Reply {
-            verdict: decision.verdict,
-            retry_after: decision.retry_after,
-            notes: decision.notes().map(|(kind, rule)| (kind, rule.to_owned())).collect(),
-            limits: decision.limits().map(|view| view.level).collect(),
-        };
-        hear(number, reply);
+        let notes = decision.notes().map(|(kind, rule)| (kind, rule.to_owned())).collect();
+        let levels = decision.limits().map(|view| view.level).collect();
+        hear(number, (decision.verdict, decision.retry_after, notes, levels));
     }
     assert!(at > 60 * SECOND);
 }
@@ -107,6 +96,6 @@ fn frequent_reloads_change_no_decision_of_unchanged_rules() {
     play(10_000, Some(10), |number, reply| {
         assert_eq!(Some(&reply), replies.get(usize::try_from(number).unwrap()), "request {number}");
     });
-    let refused = replies.iter().filter(|reply| reply.verdict == Verdict::Limit).count();
+    let refused = replies.iter().filter(|reply| reply.0 == Verdict::Limit).count();
     assert!((1_000..9_000).contains(&refused), "{refused} refused: a trace that says something");
 }

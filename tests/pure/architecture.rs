@@ -3,7 +3,6 @@
 mod advisories;
 mod guards;
 mod source;
-mod type_names;
 mod verdict;
 mod words;
 
@@ -54,18 +53,14 @@ fn architecture_page_matches_enforced_rooms() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let entries = fs::read_dir(root.join("src")).unwrap().map(Result::unwrap);
-    let mut fleet_status: Vec<_> = entries.filter(|entry| entry.path().is_dir()).collect();
-    fleet_status.sort_by_key(fs::DirEntry::file_name);
-    let fleet_status: Vec<_> =
-        fleet_status.iter().map(|room| room.file_name().into_string().unwrap()).collect();
+    let rooms = entries.filter(|entry| entry.path().is_dir());
+    let mut rooms: Vec<_> = rooms.map(|room| room.file_name().into_string().unwrap()).collect();
+    rooms.sort();
     let mut described = rooms_described(&page);
     described.sort();
-    assert_eq!(
-        described.iter().map(|(room, _)| room).collect::<Vec<_>>(),
-        fleet_status.iter().collect::<Vec<_>>()
-    );
+    assert!(described.iter().map(|(room, _)| room).eq(&rooms), "{described:?} {rooms:?}");
     for (room, named) in described.iter().filter(|(room, _)| room != "cli") {
-        for other in fleet_status.iter().filter(|other| *other != room) {
+        for other in rooms.iter().filter(|other| *other != room) {
             assert_eq!(named.contains(other), verdict::may_name(room, other), "`{room}` names `{other}`");
         }
     }

@@ -1,18 +1,23 @@
-//! `tidegate check`: its input, the length of its output and its exit code. `views/` has its output for
-//! rules.
+//! `tidegate check`: its input, the length of its output, its exit code, and fleet rules: their bounds by the number of
+//! hosts, and missing settings. `views/` has its output for rules.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tidegate::cli::OutputFormat;
 use tidegate::cli::check::{Args, Color, run};
+
+use crate::problems::{folder, has};
 
 fn check(path: &Path) -> (String, bool) {
     check_with(Args { path: Some(path.to_owned()), ..Args::default() })
 }
 
-pub(crate) fn check_with(args: Args) -> (String, bool) {
+fn check_with(args: Args) -> (String, bool) {
     let args = Args { color: Color::Never, ..args };
     let path = args.path.clone().unwrap();
     let mut out = Vec::new();
@@ -24,9 +29,8 @@ pub(crate) fn check_with(args: Args) -> (String, bool) {
 }
 
 fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = folder(&[(name, text)]);
     let path = directory.path().join(name);
-    fs::write(&path, text).unwrap();
     (directory, path)
 }
 
@@ -34,10 +38,8 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
 fn says_that_rules_of_wrong_settings_were_not_read() {
     let (_directory, path) = file("tidegate.yaml", "rules: rules\nsocket: {mod: 7}\n");
     let (text, fine) = check(&path);
-    assert!(
-        !fine && text.ends_with("./tidegate.yaml: 1 error, 0 warnings; the rules were not read\n"),
-        "{text}"
-    );
+    let end = "./tidegate.yaml: 1 error, 0 warnings; the rules were not read\n";
+    assert!(!fine && text.ends_with(end), "{text}");
 }
 
 #[test]
@@ -100,10 +102,91 @@ fn prints_first_200_rules_unless_all_requested() {
     let blocks = |text: &str| text.lines().filter(|line| line.starts_with("api/r")).count();
     let (text, _) = check(&path);
     assert_eq!(blocks(&text), 200);
-    assert!(
-        text.contains("\n… and 800 more: --all prints them\n") && text.contains("1 domain, 1 000 rules"),
-        "{text}"
-    );
+    has(&text, &["\n… and 800 more: --all prints them\n", "1 domain, 1 000 rules"]);
     let (text, _) = check_with(Args { path: Some(path), all: true, ..Args::default() });
     assert!(blocks(&text) == 1_000 && !text.contains("--all"));
+}
+
+fn check_fleet(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
+    let args = Args {
+        path: Some(path.to_owned()),
+        hosts: Some(hosts).filter(|hosts| *hosts > 0),
+        format: format.into(),
+        ..Args::default()
+    };
+    check_with(args)
+}
+
+fn fleet_rules() -> tempfile::TempDir {
+    folder(&[("rules.yaml", include_str!("views/fleet/rules.yaml"))])
+}
+
+#[test]
+fn reports_local_limits_without_redis_or_secret() {
+    let folder = fleet_rules();
+    let settings = folder.path().join("tidegate.yaml");
+    let said = |text: &str| {
+        fs::write(&settings, text).unwrap();
+        check_fleet(&settings, 0, OutputFormat::Text)
+    };
+    let (text, fine) = said("rules: rules.yaml\n");
+    let alone = "`tenant` and 4 more with `scope: fleet`, and no `redis`: each host limits by itself";
+    assert!(fine && text.contains(alone) && text.contains("0 errors, 1 warning\n"), "{text}");
+    let (text, fine) = said("rules: rules.yaml\nredis: {url: redis://127.0.0.1}\n");
+    let without = "`redis` without `fleet_secret_files`: each host limits by itself";
+    assert!(fine && text.contains(without) && !text.contains(alone), "{text}");
+    let (text, fine) =
+        said("rules: rules.yaml\nredis: {url: redis://127.0.0.1, fleet_secret_files: [none]}\n");
+    assert!(!fine && text.contains("cannot read the fleet secret") && text.contains("head -c 32"), "{text}");
+    // Rules may be checked without settings.
+    let (text, _) = check_fleet(&folder.path().join("rules.yaml"), 0, OutputFormat::Text);
+    assert!(!text.contains("no `redis`"), "{text}");
+    // The settings of a domain apply to its rules.
+    let (text, _) = said("rules: rules.yaml\ndomains: {api: {scope: fleet}}\n");
+    assert!(text.contains("`tenant` and 5 more"), "{text}");
+}
+
+#[test]
+fn uses_host_count_of_daemon_by_default() {
+    let folder = fleet_rules();
+    let settings = folder.path().join("tidegate.yaml");
+    let text = "rules: rules.yaml\nsocket: {path: t.sock}\nredis: {url: redis://127.0.0.1}\n";
+    fs::write(&settings, text).unwrap();
+    let (text, _) = check_fleet(&settings, 0, OutputFormat::Text);
+    assert!(text.contains("  2 hosts ") && !text.contains("  7 hosts "), "no daemon: {text}");
+    // A fake daemon; only its answer to this request matters.
+    let _served = UnixListener::bind(folder.path().join("t.sock")).unwrap();
+    let listener = UnixListener::bind(folder.path().join("t.admin.sock")).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 1_024];
+        let length = stream.read(&mut asked).unwrap();
+        assert!(asked[..length].starts_with(b"GET /status "));
+        let body = r#"{"fleet": {"hosts": 7}}"#;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    });
+    let (text, _) = check_fleet(&settings, 0, OutputFormat::Text);
+    daemon.join().unwrap();
+    has(&text, &["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"]);
+}
+
+#[test]
+fn region_setting_scales_budget() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/views/region");
+    let [whole, part] = ["rules.yaml", "tidegate.yaml"].map(|file| {
+        let (text, _) = check_fleet(&folder.join(file), 0, OutputFormat::Json);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let limit = |rule: &serde_json::Value| (rule["limit"].as_u64(), rule["fleet"]["region"].clone());
+        [0, 5, 8].map(|rule| limit(&json["domains"][0]["rules"][rule]))
+    });
+    let none = serde_json::Value::Null;
+    assert_eq!(whole, [(Some(1_000), none.clone()), (Some(12), none.clone()), (Some(8), none.clone())]);
+    let region = |burst: Option<u32>, max: Option<u32>| {
+        let rate = burst.map(|burst| format!("{burst}/s"));
+        serde_json::json!({"weight_permille": 750, "rate": rate, "burst": burst, "max": max})
+    };
+    let expected =
+        [(Some(750), region(Some(1_000), None)), (Some(9), region(None, Some(12))), (Some(8), none)];
+    assert_eq!(part, expected);
 }

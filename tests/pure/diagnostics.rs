@@ -39,11 +39,7 @@ fn read_settings(text: &str) -> Vec<String> {
     let read = Settings::read(Some(&Source::new(FILE, text.to_owned())), &environment);
     let has_settings = read.is_ok();
     let (Ok((_, problems)) | Err(problems)) = read;
-    assert_ne!(
-        has_settings,
-        problems.iter().any(Problem::is_error),
-        "settings with errors are absent:\n{text}"
-    );
+    assert_ne!(has_settings, problems.iter().any(Problem::is_error), "with errors they are absent:\n{text}");
     problems.iter().map(|problem| shown(problem, text)).collect()
 }
 

@@ -35,7 +35,6 @@ mod rng;
 
 mod architecture;
 mod check;
-mod check_fleet;
 mod descriptors;
 mod diagnostics;
 mod docs_snippets;
@@ -46,9 +45,7 @@ mod fuzz;
 mod generate;
 mod help;
 mod limit;
-mod literature;
 mod memory_max;
-mod redis_settings;
 mod replay;
 mod rules;
 mod select;
@@ -60,10 +57,3 @@ mod test_command;
 mod vectors;
 mod views;
 mod work;
-
-/// The configuration of a property: `PROPTEST_CASES` cases, else `usual`, which takes a second or two.
-fn cases(usual: u32) -> proptest::test_runner::Config {
-    let cases =
-        std::env::var("PROPTEST_CASES").map_or(usual, |text| text.parse().expect("a number of cases"));
-    proptest::test_runner::Config { cases, ..Default::default() }
-}

@@ -205,10 +205,8 @@ impl Whole {
                 let mode = self.rules.get(number as usize).map_or(Mode::Enforce, |(asks, _)| asks.mode);
                 let (why_not, is_disabled) = (domain.why_not(number, mode, request), mode == Mode::Disabled);
                 assert_eq!(why_not == Some(Mismatch::Disabled), is_disabled, "{number}: {why_not:?}");
-                assert!(
-                    is_disabled || why_not.is_none() == matching.contains(&number),
-                    "{number}: {why_not:?} {request:?}"
-                );
+                let is_found = matching.contains(&number);
+                assert!(is_disabled || why_not.is_none() == is_found, "{number}: {why_not:?} {request:?}");
                 assert_eq!(domain.listed(number).is_some(), number as usize >= self.rules.len());
             }
             let first_of = |list: &[Asks]| list.iter().position(|asks| asks.match_(request));
@@ -224,12 +222,8 @@ impl Whole {
                 let found = domain.transformed_key(*number, &selection, &mut scratch).values();
                 assert_eq!(found.collect::<Vec<_>>(), counted, "{request:?}");
                 assert!(!domain.key_is_plain(*number) || sent == counted);
-                let number_of = domain.override_of(*number, &selection);
-                assert_eq!(
-                    number_of,
-                    first_of(overrides).map(|at| u32::try_from(at + 1).unwrap()),
-                    "{request:?}"
-                );
+                let first = first_of(overrides).map(|at| u32::try_from(at + 1).unwrap());
+                assert_eq!(domain.override_of(*number, &selection), first, "{request:?}");
             }
             let expected = first_of(&self.prioritize).unwrap_or(self.prioritize.len()).to_string();
             assert_eq!(domain.priority(None, &selection), Some(&*expected), "{request:?}");
@@ -305,7 +299,7 @@ fn prefix() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(120))]
+    #![proptest_config(crate::rng::cases(120))]
 
     #[test]
     fn index_matches_linear_search(

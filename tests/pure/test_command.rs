@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::problems::folder;
+use crate::problems::{folder, has};
 
 /// Runs the command on one file of tests beside some rules; returns standard output, standard error, the exit
 /// code.
@@ -170,10 +170,7 @@ fn tests_rules_given_as_argument() {
     assert_eq!(test_with(&text, &[]).2, 0);
     let (out, _, code) = test_with(&text, &["--rules", "stricter.yaml"]);
     assert_eq!(code, 1);
-    assert!(
-        out.starts_with("tests.yaml:5: t: expected allow, got limit") && out.contains("1 failed"),
-        "{out}"
-    );
+    has(&out, &["tests.yaml:5: t: expected allow, got limit", "1 failed"]);
     let (_, said, code) = test_with(&text, &["--rules", "nowhere.yaml"]);
     assert!(code == 1 && said.contains("cannot read the rules: No such file or directory\n"), "{said}");
 }
@@ -234,9 +231,15 @@ fn rejects_requests_above_socket_limits() {
 #[test]
 fn examples_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for file in ["config/tests/api.yaml", "tests/pure/replay/leases.yaml"] {
+    // The worked examples of the literature explain their format.
+    let files =
+        ["config/tests/api.yaml", "tests/pure/replay/leases.yaml", "tests/pure/literature/examples.yaml"];
+    for (file, tests_min) in files.into_iter().zip([1, 3, 21]) {
+        let tests = std::fs::read_to_string(root.join(file)).unwrap().matches("- name: ").count();
         let (out, said, code) = run(root, &[file]);
         assert!(code == 0 && out.ends_with(": all as expected\n"), "{out}{said}");
+        let first = format!("{tests} test{}, ", if tests == 1 { "" } else { "s" });
+        assert!(tests >= tests_min && out.starts_with(&first), "{file}: {out}");
     }
     assert_eq!(run(root, &[]).2, 2, "without a file");
     let (_, said, code) = run(root, &["nowhere.yaml"]);

@@ -80,7 +80,7 @@ static GOOD: LazyLock<Vec<Vec<u8>>> =
     LazyLock::new(|| golden::good().iter().map(|vector| golden::bytes(&vector.hex)[4..].to_vec()).collect());
 
 proptest! {
-    #![proptest_config(crate::cases(300))]
+    #![proptest_config(crate::rng::cases(300))]
 
     #[test]
     fn splits_frames_at_any_boundary(which in vec(any::<Index>(), 1..8), pieces in vec(1usize..300, 1..60)) {

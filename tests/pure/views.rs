@@ -46,12 +46,7 @@ fn prints_each_view_as_written() {
         let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         let output = program.args(arguments.split(' ')).current_dir(&directory).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            output.status.code(),
-            Some(expected_code),
-            "{arguments} in {}\n{said}",
-            directory.display()
-        );
+        assert_eq!(output.status.code(), Some(expected_code), "{arguments}, {}\n{said}", directory.display());
         let mut printed = String::from_utf8(output.stdout).unwrap();
         if file.ends_with(".json") {
             let rule_depth = if arguments.starts_with("check") { 5 } else { 3 };

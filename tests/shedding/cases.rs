@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 
-use crate::claims::Claim;
-use crate::judge::is_full;
+use crate::judge::{Claim, is_full};
 use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
-use crate::real::{Parts, Setting};
+use crate::real::Setting;
 use crate::record::Run;
 
 /// One row of the table.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    pub(crate) parts: Parts,
+    pub(crate) parts: &'static str,
     /// Whether s leaks between 0.7 and 0.8.
     pub(crate) leaks: bool,
     /// For runs over many seeds only: another case is harder, or its claims are only reported.
@@ -29,7 +28,7 @@ impl Case {
 }
 
 fn case(name: &'static str, plan: Plan, claims: fn(&Run) -> Vec<Claim>) -> Case {
-    Case { name, parts: Parts::All, leaks: true, is_extra: false, plan, claims }
+    Case { name, parts: ALL, leaks: true, is_extra: false, plan, claims }
 }
 
 fn extra(name: &'static str, plan: Plan, claims: fn(&Run) -> Vec<Claim>) -> Case {
@@ -47,11 +46,11 @@ pub(crate) fn slow_loop_alone() -> Vec<Case> {
         let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
         alone(run, claim("reversals", 1.0, run.reversals(&event(long()))))
     });
-    vec![Case { parts: Parts::Workers, leaks: false, ..published }, Case { parts: Parts::Workers, ..leaking }]
+    vec![Case { parts: "workers", leaks: false, ..published }, Case { parts: "workers", ..leaking }]
 }
 
 fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
-    let shed = run.first_shed_after();
+    let shed = run.first_shed;
     let mut claims = vec![
         Claim::at_least("first shed after, s", 29.0, shed),
         Claim::at_most("first shed within, s", 40.0, shed),
@@ -80,7 +79,7 @@ fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
         Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(long())) / run.plan.capacity()),
         Claim::at_most("queue", 512.0, run.queue_max(&event(long()))),
-        Claim::at_most("first shed by the slow loop within, s", first, run.slow_loop_after()),
+        Claim::at_most("first shed by the slow loop within, s", first, run.first_slow),
     ];
     claims.extend(recovery(run));
     claims
@@ -242,11 +241,11 @@ pub(crate) fn apart() -> Vec<Case> {
         ]
     };
     let parts = [
-        (Parts::None, ["1.5×, nothing", "3×, nothing", "8×, nothing"]),
-        (Parts::Workers, ["1.5×, slow loop", "3×, slow loop", "8×, slow loop"]),
-        (Parts::WorkersBrake, ["1.5×, and brake", "3×, and brake", "8×, and brake"]),
-        (Parts::WorkersAge, ["1.5×, and queue age", "3×, and queue age", "8×, and queue age"]),
-        (Parts::All, ["1.5×, all three", "3×, all three", "8×, all three"]),
+        ("", ["1.5×, nothing", "3×, nothing", "8×, nothing"]),
+        ("workers", ["1.5×, slow loop", "3×, slow loop", "8×, slow loop"]),
+        ("workers brake", ["1.5×, and brake", "3×, and brake", "8×, and brake"]),
+        ("workers queue_age", ["1.5×, and queue age", "3×, and queue age", "8×, and queue age"]),
+        (ALL, ["1.5×, all three", "3×, all three", "8×, all three"]),
     ];
     let loads = [(1.5, long()), (3.0, long()), (8.0, 300)];
     let all = parts.into_iter().flat_map(|(parts, names)| {
@@ -280,4 +279,6 @@ fn long() -> u64 {
     if is_full() { 600 } else { 270 }
 }
 
+/// The parts of the documented protection of a host.
+pub(crate) const ALL: &str = "workers brake queue_age";
 const _: () = assert!(PRIORITIES.len() == TEST + 1, "the least important is the last");

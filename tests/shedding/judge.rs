@@ -1,13 +1,60 @@
-//! Runs cases over seeds and reports the results. It knows no scenario.
+//! Claims about a run, with observed values. Runs cases over seeds and reports the results; it knows no scenario.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::cases::Case;
-use crate::claims::{Claim, worst_and_median};
 use crate::plan::{Plan, Service};
 use crate::plant;
 use crate::real::Real;
+
+/// One number and its bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Claim {
+    what: &'static str,
+    seen: f64,
+    /// None: only reported.
+    bound: Option<f64>,
+    is_lower_worse: bool,
+}
+
+impl Claim {
+    pub(crate) fn at_least(what: &'static str, bound: f64, seen: f64) -> Claim {
+        Claim { what, seen, bound: Some(bound), is_lower_worse: true }
+    }
+
+    pub(crate) fn at_most(what: &'static str, bound: f64, seen: f64) -> Claim {
+        Claim { what, seen, bound: Some(bound), is_lower_worse: false }
+    }
+
+    pub(crate) fn report(what: &'static str, seen: f64) -> Claim {
+        Claim { what, seen, bound: None, is_lower_worse: false }
+    }
+
+    pub(crate) fn report_low(what: &'static str, seen: f64) -> Claim {
+        Claim { what, seen, bound: None, is_lower_worse: true }
+    }
+
+    fn holds(&self) -> bool {
+        let (seen, is_lower_worse) = (self.seen, self.is_lower_worse);
+        self.bound.is_none_or(|bound| if is_lower_worse { seen >= bound } else { seen <= bound })
+    }
+
+    /// Formats the bound.
+    fn must(&self) -> String {
+        let sign = if self.is_lower_worse { '≥' } else { '≤' };
+        self.bound.map_or("reported".to_owned(), |bound| format!("{sign} {bound}"))
+    }
+}
+
+/// Returns the worst and the median of one claim over the seeds.
+fn worst_and_median(claims: &[Claim]) -> (f64, f64) {
+    let mut seen: Vec<f64> = claims.iter().map(|claim| claim.seen).collect();
+    seen.sort_by(f64::total_cmp);
+    let median = f64::midpoint(seen[(seen.len() - 1) / 2], seen[seen.len() / 2]);
+    let worst = if claims[0].is_lower_worse { seen[0] } else { seen[seen.len() - 1] };
+    (worst, median)
+}
 
 /// Returns the claims of one case by seed.
 fn seen(case: &Case, seeds: u64) -> Vec<Vec<Claim>> {
@@ -21,7 +68,7 @@ fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
     for place in 0..by_seed[0].len() {
         let claims: Vec<Claim> = by_seed.iter().map(|claims| claims[place]).collect();
         let (worst, median) = worst_and_median(&claims);
-        let Claim { what, must, .. } = claims[0];
+        let (what, must) = (claims[0].what, claims[0].must());
         let service = if case.plan.service == Service::Lognormal { "lognormal" } else { "exponential" };
         let failed = claims.iter().filter(|claim| !claim.holds()).count();
         let verdict =

@@ -16,8 +16,6 @@
 )]
 
 mod cases;
-mod claims;
-mod csv;
 #[path = "../support/engines.rs"]
 mod engines;
 mod judge;

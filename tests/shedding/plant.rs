@@ -8,7 +8,7 @@ use crate::plan::{
     BACKLOG_MAX, CALLERS, EVENT, MILLI, PATIENCE_NANOS, PAUSE_NANOS, Plan, REFUSAL_NANOS, SECOND,
 };
 use crate::random::Random;
-use crate::real::{Asked, By, Real, Said, View};
+use crate::real::{Asked, Real, SLOW_LOOP, Said, View};
 use crate::record::{Run, Second};
 
 /// Runs a plan under the engine.
@@ -83,8 +83,8 @@ impl<'a> Plant<'a> {
             run: Run {
                 plan: plan.clone(),
                 seconds,
-                first_shed: None,
-                first_slow: None,
+                first_shed: f64::INFINITY,
+                first_slow: f64::INFINITY,
                 utilization_off: 0.0,
             },
             now: 0,
@@ -237,12 +237,12 @@ impl<'a> Plant<'a> {
         let Try { priority, caller, .. } = one;
         let asked = Asked { worker, priority, caller, queued_nanos: self.now - one.came };
         let (work, span) = match self.engine.ask(&asked, self.now) {
-            Said::Grant { lease } => {
+            Said::Grant(lease) => {
                 self.of(&one).admitted[priority] += 1;
                 self.leases += 1;
                 (Some((one, lease)), self.run.plan.service_nanos(&mut self.services, self.now))
             }
-            Said::Shed { by } => {
+            Said::Shed(by) => {
                 self.of(&one).shed[priority] += 1;
                 self.note_shed(by);
                 self.fails(&one);
@@ -259,11 +259,12 @@ impl<'a> Plant<'a> {
         self.done.push(Reverse((done, worker)));
     }
 
-    fn note_shed(&mut self, by: By) {
+    fn note_shed(&mut self, by: &str) {
         if self.now >= EVENT * SECOND {
-            self.run.first_shed.get_or_insert(self.now);
-            if by == By::Workers {
-                self.run.first_slow.get_or_insert(self.now);
+            let after = self.now as f64 / 1e9 - EVENT as f64;
+            self.run.first_shed = self.run.first_shed.min(after);
+            if by == SLOW_LOOP {
+                self.run.first_slow = self.run.first_slow.min(after);
             }
         }
     }

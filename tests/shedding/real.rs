@@ -25,36 +25,11 @@ pub(crate) struct Asked {
 /// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    Grant {
-        lease: u64,
-    },
-    /// 503: this part of the host shed the request.
-    Shed {
-        by: By,
-    },
+    Grant(u64),
+    /// 503: this rule of the host shed the request.
+    Shed(&'static str),
     /// 429: this caller exceeds its own limit.
     Limit,
-}
-
-/// The part that refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    Fleet,
-    Brake,
-    Workers,
-    QueueAge,
-}
-
-impl By {
-    /// Returns the name of its rule.
-    pub(crate) fn rule(self) -> &'static str {
-        match self {
-            By::Fleet => "web/fleet",
-            By::Brake => "web/brake",
-            By::Workers => "web/workers",
-            By::QueueAge => "web/queue_age",
-        }
-    }
 }
 
 /// The engine's view of the pool.
@@ -73,28 +48,12 @@ pub(crate) struct View {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) slots: u32,
-    pub(crate) parts: Parts,
+    /// The names of the enabled parts, as in the rules, and `reserve`.
+    pub(crate) parts: &'static str,
     /// Whether s leaks between 0.7 and 0.8.
     pub(crate) leaks: bool,
     /// Whether one caller has its own limit.
     pub(crate) quota: bool,
-}
-
-/// The enabled parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parts {
-    /// None: the plant alone.
-    None,
-    /// Only the slow loop.
-    Workers,
-    /// The slow loop and the brake.
-    WorkersBrake,
-    /// The slow loop and the queue age.
-    WorkersAge,
-    /// All three.
-    All,
-    /// Only the reserve.
-    Reserve,
 }
 
 pub(crate) struct Real {
@@ -137,14 +96,13 @@ impl Real {
             Verdict::Allow => {
                 let lease = decision.lease.unwrap();
                 self.held[asked.worker as usize] = Some((lease, at));
-                Said::Grant { lease }
+                Said::Grant(lease)
             }
             Verdict::Limit => Said::Limit,
             Verdict::Shed => {
                 let rule = decision.rule_name();
-                let by = [By::Fleet, By::Brake, By::Workers, By::QueueAge];
-                let by = by.into_iter().find(|by| Some(by.rule()) == rule);
-                Said::Shed { by: by.unwrap_or_else(|| panic!("shed by {rule:?}")) }
+                let by = SHED_RULES.into_iter().find(|by| Some(*by) == rule);
+                Said::Shed(by.unwrap_or_else(|| panic!("shed by {rule:?}")))
             }
             verdict => panic!("{verdict:?}"),
         };
@@ -157,11 +115,8 @@ impl Real {
     /// Releases the lease of a completed request.
     pub(crate) fn release(&mut self, worker: u32, lease: u64, at: u64) {
         self.held[worker as usize] = None;
-        let session = &self.sessions[worker as usize];
-        assert!(
-            self.engine.release_lease(session, lease, WorkOutcome::Ok, Now::at_nanos(at)),
-            "lease {lease}"
-        );
+        let (session, now) = (&self.sessions[worker as usize], Now::at_nanos(at));
+        assert!(self.engine.release_lease(session, lease, WorkOutcome::Ok, now), "lease {lease}");
     }
 
     /// Ticks after 250 ms with `queue` connections in the backlog.
@@ -197,30 +152,27 @@ fn engine(rules: &str) -> Arc<Engine> {
 }
 
 fn rules(setting: &Setting) -> String {
-    let [workers, brake, queue_age, reserve] = match setting.parts {
-        Parts::None => [false; 4],
-        Parts::Workers => [true, false, false, false],
-        Parts::WorkersBrake => [true, true, false, false],
-        Parts::WorkersAge => [true, false, true, false],
-        Parts::All => [true, true, true, false],
-        Parts::Reserve => [false, false, false, true],
-    };
     let leak = if setting.leaks { "1/1800" } else { "0/1" };
     let mut text = "domain: api\npriorities: [critical, post, get, test]\n".to_owned();
     if setting.quota {
         text += "limits:\n- {name: per-caller, match: {user: u0}, key: [user], rate: 5/s, burst: 10}\n";
     }
     text += "shed:\n- pool: web\n  slots: 1\n  signals: {accept_queue: {listen: \":8000\"}}\n";
-    for (is_enabled, part) in [
-        (workers, format!("workers: {{leak: {leak}}}")),
-        (brake, "brake: {bands: [70%, 80%, 90%]}".to_owned()),
-        (queue_age, "queue_age: {others: 500ms, critical: 2500ms}".to_owned()),
-        (reserve, "fleet: {reserve: 20%, for: critical}".to_owned()),
+    for (part, line) in [
+        ("workers", format!("workers: {{leak: {leak}}}")),
+        ("brake", "brake: {bands: [70%, 80%, 90%]}".to_owned()),
+        ("queue_age", "queue_age: {others: 500ms, critical: 2500ms}".to_owned()),
+        ("reserve", "fleet: {reserve: 20%, for: critical}".to_owned()),
     ] {
-        text += &if is_enabled { format!("  {part}\n") } else { String::new() };
+        if setting.parts.contains(part) {
+            text += &format!("  {line}\n");
+        }
     }
     text
 }
 
 /// A third of a lease's lifetime, as clients do.
 const RENEWED_EVERY: u64 = 20 * SECOND;
+/// Rules that shed.
+const SHED_RULES: [&str; 4] = ["web/fleet", "web/brake", SLOW_LOOP, "web/queue_age"];
+pub(crate) const SLOW_LOOP: &str = "web/workers";

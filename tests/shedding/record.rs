@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use crate::plan::{CRITICAL, EVENT, PRIORITIES, Plan};
+use crate::plan::{CRITICAL, PRIORITIES, Plan};
 use crate::real::View;
 
 /// One second. Outcomes of a request count in the second of its first arrival.
@@ -42,10 +42,10 @@ pub(crate) struct Second {
 pub(crate) struct Run {
     pub(crate) plan: Plan,
     pub(crate) seconds: Vec<Second>,
-    /// The first refusal in nanoseconds, from second 60 on.
-    pub(crate) first_shed: Option<u64>,
-    /// The first one by the slow loop.
-    pub(crate) first_slow: Option<u64>,
+    /// Seconds from the event to the first refusal.
+    pub(crate) first_shed: f64,
+    /// The same by the slow loop.
+    pub(crate) first_slow: f64,
     /// Largest error of the reported u.
     pub(crate) utilization_off: f64,
 }
@@ -69,16 +69,6 @@ impl Run {
     pub(crate) fn critical_by_tries(&self, range: &Range<u64>) -> f64 {
         let tries = self.sum(range, |second| second.tries[CRITICAL]);
         self.sum(range, |second| second.succeeded[CRITICAL]) / tries.max(1.0)
-    }
-
-    /// Returns the seconds from the event to the first refusal.
-    pub(crate) fn first_shed_after(&self) -> f64 {
-        self.first_shed.map_or(f64::INFINITY, |at| at as f64 / 1e9 - EVENT as f64)
-    }
-
-    /// Returns the seconds from the event to the first refusal by the slow loop.
-    pub(crate) fn slow_loop_after(&self) -> f64 {
-        self.first_slow.map_or(f64::INFINITY, |at| at as f64 / 1e9 - EVENT as f64)
     }
 
     pub(crate) fn success(&self, priority: usize, range: &Range<u64>) -> f64 {

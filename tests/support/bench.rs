@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
-    IdempotencyKey, Op, Request, Session, Verdict,
+    Amount, Charge, ConnectionParams, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer,
+    EngineOptions, IdempotencyKey, Op, Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -64,15 +64,14 @@ pub(crate) fn named(name: &[u8]) -> IdempotencyKey<'_> {
 }
 
 impl Bench {
-    /// With a list of limits for the domain `api`.
-    pub(crate) fn new(limits: &str) -> Bench {
-        Bench::of(Mode::Enforce, &format!("domain: api\nlimits:\n{limits}"))
+    /// With rules as in [`install`](Bench::install).
+    pub(crate) fn new(rules: &str) -> Bench {
+        Bench::of(Mode::Enforce, rules)
     }
 
-    /// With a whole rules file, in this mode.
-    pub(crate) fn of(mode: Mode, text: &str) -> Bench {
+    pub(crate) fn of(mode: Mode, rules: &str) -> Bench {
         let bench = Bench::with(Arc::new(Engine::new(EngineOptions { mode, ..options() })));
-        bench.install(text);
+        bench.install(rules);
         bench
     }
 
@@ -80,12 +79,41 @@ impl Bench {
         Bench { decider: engine.decider(), engine }
     }
 
-    pub(crate) fn reload(&mut self, limits: &str) {
-        self.install(&format!("domain: api\nlimits:\n{limits}"));
+    /// With a session of this number of slots.
+    pub(crate) fn with_session(rules: &str, slots: u32) -> (Bench, Session) {
+        let bench = Bench::new(rules);
+        let session = bench.session(1, slots, at(0));
+        (bench, session)
     }
 
-    pub(crate) fn install(&self, text: &str) {
-        drop(self.engine.install_rules(domains(text)));
+    /// Installs limits of the domain `api`, other sections of it, or whole files.
+    pub(crate) fn install(&self, rules: &str) {
+        let text = match rules.trim_start() {
+            text if text.starts_with("domain:") => rules.to_owned(),
+            text if text.starts_with('-') => format!("domain: api\nlimits:\n{rules}"),
+            _ => format!("domain: api\n{rules}"),
+        };
+        let parts = text.split("---\n").flat_map(domains);
+        drop(self.engine.install_rules(parts.collect::<Vec<_>>()));
+    }
+
+    /// Opens a session of the pool `web`; 0 is no name.
+    pub(crate) fn session(&self, name: u8, slots: u32, now: Now) -> Session {
+        let name = (name > 0).then_some([name; 16]);
+        let opening = ConnectionParams { name, user: 1, pool: "web", slots, connection: 1, pid: None };
+        self.engine.open_session(&opening, now).unwrap()
+    }
+
+    pub(crate) fn ask_by(&mut self, session: &Session, now: Now, ask: Ask<'_>) -> Answer {
+        self.decide(Some(session), now, ask, |decision| shown(decision, false))
+    }
+
+    pub(crate) fn acquire(&mut self, session: &Session, now: Now, attributes: &str) -> Answer {
+        self.ask_by(session, now, Ask::acquire(attributes))
+    }
+
+    pub(crate) fn release(&self, session: &Session, lease: Option<u64>, now: Now) -> bool {
+        self.engine.release_lease(session, lease.unwrap(), WorkOutcome::Ok, now)
     }
 
     /// Checks a table of hits: microseconds, attributes, cost, expected answer.
@@ -153,6 +181,11 @@ pub(crate) fn at(micros: u64) -> Now {
     Now::at_nanos(micros * 1_000)
 }
 
+/// Seconds after the start.
+pub(crate) fn s(seconds: u64) -> Now {
+    at(seconds * S)
+}
+
 /// A charge of a trusted user.
 pub(crate) fn charge_of<'a>(attributes: &'a [(&'a str, &'a str)], amount: Amount<'a>) -> Charge<'a> {
     let descriptors = Descriptors::from_attributes(attributes);
@@ -184,5 +217,4 @@ pub(crate) fn shown(decision: &Decision<'_>, has_retry: bool) -> String {
     text
 }
 
-pub(crate) const MS: u64 = 1_000;
 pub(crate) const S: u64 = 1_000_000;

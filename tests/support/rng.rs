@@ -1,4 +1,4 @@
-//! Random numbers from a seed: SplitMix64 (Steele, Lea and Flood, 2014).
+//! Random numbers from a seed: SplitMix64 (Steele, Lea and Flood, 2014); and the number of cases of a property.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) struct Rng(u64);
@@ -30,4 +30,11 @@ impl Rng {
     pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[usize::try_from(self.below(of.len() as u64)).unwrap()]
     }
+}
+
+/// The configuration of a property: `PROPTEST_CASES` cases, else `usual`, which takes a second or two.
+pub(crate) fn cases(usual: u32) -> proptest::test_runner::Config {
+    let cases =
+        std::env::var("PROPTEST_CASES").map_or(usual, |text| text.parse().expect("a number of cases"));
+    proptest::test_runner::Config { cases, ..Default::default() }
 }

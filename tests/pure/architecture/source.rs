@@ -183,11 +183,7 @@ mod tests {
         let table: &[Case] = &[
             ("server/a.rs", "use crate::engine;", &[("engine", 1)]),
             ("server/a.rs", "use crate::engine::Mode as M;", &[("engine", 1)]),
-            (
-                "server/a.rs",
-                "use crate::{engine::{A, b::C}, rules, sys::{self}};",
-                &[("engine", 1), ("rules", 1), ("sys", 1)],
-            ),
+            ("server/a.rs", "use crate::{engine::{A, b::C}, sys::{self}};", &[("engine", 1), ("sys", 1)]),
             (
                 "server/a.rs",
                 "use crate::{\n    engine::Mode,\n    rules,\n};",
@@ -196,7 +192,7 @@ mod tests {
             ("server/a.rs", "fn f() { crate::rules::read() }", &[("rules", 1)]),
             (
                 "server/a.rs",
-                "fn f(a: &crate::rules::Mode) -> Vec<crate::limit::Rate> {}",
+                "fn f(a: &crate::rules::A) -> Vec<crate::limit::B> {}",
                 &[("rules", 1), ("limit", 1)],
             ),
             ("server/a.rs", "use super::super::rules;", &[("rules", 1)]),

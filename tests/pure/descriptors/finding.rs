@@ -115,7 +115,7 @@ fn written(nodes: &[Node], depth: usize, out: &mut String) {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(100))]
+    #![proptest_config(crate::rng::cases(100))]
 
     #[test]
     fn tree_matches_reference_lookup(

@@ -93,11 +93,8 @@ descriptors:
   - {key: e, descriptors: [{key: f, rate_limit: {unlimited: true}}], metadata: , value: null}
 ",
     );
-    assert_eq!(domain.rules().len(), 1);
-    assert_eq!(
-        (&*domain.rules()[0].name, domain.rules()[0].position.to_string().as_str()),
-        ("e.f", "tree.yaml:8:34")
-    );
+    let [rule] = domain.rules() else { panic!("{domain:?}") };
+    assert_eq!((&*rule.name, &*rule.position.to_string()), ("e.f", "tree.yaml:8:34"));
     assert!(!domain.tree().is_empty());
 }
 

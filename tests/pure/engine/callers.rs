@@ -59,7 +59,7 @@ fn drops_names_once_hidden_and_halves_counts() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, show_keys: [user]}\n");
     bench.check(&[(0, "user=u", 1, "allow a 0/1"), (0, "user=u", 1, "limit a 0/1 after 3600000000")]);
     assert_eq!(texts(&bench.engine.top_callers("api", "a").refused), [Some("user=u")]);
-    bench.reload("  - {name: a, key: [user], rate: 1/h}\n");
+    bench.install("  - {name: a, key: [user], rate: 1/h}\n");
     assert_eq!(bench.engine.top_callers("api", "a").refused, []);
     bench.check(&[(0, "user=u", 1, "limit a 0/1 after 3600000000")]);
     let count =

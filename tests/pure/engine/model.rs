@@ -143,7 +143,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::rng::cases(150))]
 
     #[test]
     fn engine_matches_reference_model(

@@ -1,7 +1,9 @@
 //! State that a key keeps when its rule changes.
 
-use super::bench::{Bench, S};
-use super::engines;
+use std::sync::Arc;
+
+use super::bench::{Ask, Bench, S};
+use super::engines::domains;
 
 /// Rules before and after; usage of one key before; the reply for that key one second later.
 #[test]
@@ -28,19 +30,19 @@ fn keeps_comparable_state_across_reload() {
     for (before, after, used, expected) in table {
         let rules = |quota: &str| format!("  - {{name: a, key: [u], algorithm: {quota}}}\n");
         let mut bench = Bench::new(&rules(before));
-        assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
-        bench.reload(&rules(after));
+        assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
+        bench.install(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
         // Another reload of the same rules changes nothing.
-        bench.reload(&rules(after));
+        bench.install(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
         // Nor does a time without the rule, whatever changed before.
         for changes in [&[before][..], &["token_bucket, rate: 1/s, burst: 99", before]] {
             let mut bench = Bench::new(&rules(changes[0]));
-            changes.iter().for_each(|quota| bench.reload(&rules(quota)));
-            assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
-            bench.reload("  - {name: b, key: [v], rate: 1/s}\n");
-            bench.reload(&rules(after));
+            changes.iter().for_each(|quota| bench.install(&rules(quota)));
+            assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
+            bench.install("  - {name: b, key: [v], rate: 1/s}\n");
+            bench.install(&rules(after));
             assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → none → {after}");
         }
     }
@@ -53,19 +55,21 @@ fn idle_key_keeps_its_level_over_many_reloads() {
     bench.check(&[(0, "", 7, "allow a 93/100")]);
     // More changes than a byte counts.
     for burst in 101..=400 {
-        bench.reload(&rules(burst));
+        bench.install(&rules(burst));
     }
     bench.check(&[(0, "", 0, "allow a 393/400")]);
 }
 
 #[test]
 fn replaced_rules_stay_until_each_thread_uses_new_ones() {
-    let engine = engines::engine(vec![engines::rule("a", &[], 1, 1)]);
-    let mut deciders = [engine.decider(), engine.decider()];
-    let replaced = engine.install_rules(engines::api(vec![engines::rule("b", &[], 1, 1)]));
-    for decider in &mut deciders {
+    let bench = Bench::new("  - {name: a, key: [], rate: 1/s}\n");
+    let mut threads = [(); 2].map(|()| Bench::with(Arc::clone(&bench.engine)));
+    drop(bench.decider);
+    let replaced =
+        bench.engine.install_rules(domains("domain: api\nlimits: [{name: b, key: [], rate: 1/s}]\n"));
+    for thread in &mut threads {
         assert!(replaced.is_in_use());
-        engines::hit(decider, &[], engines::at_millis(0));
+        thread.ask(0, Ask::hit("", 1));
     }
     assert!(!replaced.is_in_use());
 }

@@ -6,6 +6,9 @@
 //! holds until the next. A word is an attribute `NAME=VALUE`, an option `NAME:VALUE` or an argument. Equal answers of
 //! a repeated command stand once. A refusal has its retry-after in microseconds, or `later` where it is a hint.
 
+mod fleet;
+mod operators;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -14,9 +17,9 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::engine::{
-    Alarm, Amount, BlockedKey, Charge, ConnectionParams, ControlEvent, Cost, Descriptors, Engine,
-    EngineAnswer, EngineOptions, IdempotencyKey, KeyError, Op, RefundBy, RefundReference, Request, RuleName,
-    Session, Switch, SwitchOrigin, Target, Verdict, WorkOutcome,
+    Amount, Charge, ConnectionParams, Cost, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey,
+    Op, RefundBy, RefundReference, RemoteCheckResult, Request, RuleName, Session, Target, Verdict,
+    VerdictTotals, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -24,11 +27,12 @@ use super::bench::{Ask, Bench, at, charge_of, shown};
 use super::engines::{SECOND, options};
 
 pub(super) struct Stage {
-    bench: Bench,
+    pub(super) bench: Bench,
     micros: u64,
     sessions: BTreeMap<String, Session>,
     /// The leases that commands name.
-    leases: BTreeMap<String, u64>,
+    pub(super) leases: BTreeMap<String, u64>,
+    fleet: fleet::Fleet,
 }
 
 /// The words behind a command.
@@ -102,24 +106,41 @@ fn micros(text: &str) -> u64 {
     number.parse::<u64>().unwrap() * unit - less
 }
 
+/// The numbers above 0 with their names.
+fn numbers<const N: usize>(named: [(&str, u64); N]) -> String {
+    let named = named.iter().filter(|(_, number)| *number > 0);
+    let all: Vec<_> = named.map(|(name, number)| format!("{name} {number}")).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(" ") }
+}
+
+fn verdicts(totals: &VerdictTotals) -> String {
+    let VerdictTotals { allow, limit, wait, deny, shed } = *totals;
+    numbers([("allow", allow), ("limit", limit), ("wait", wait), ("deny", deny), ("shed", shed)])
+}
+
 fn said(done: bool) -> String {
     if done { "done" } else { "nothing" }.to_owned()
 }
 
 impl Stage {
     pub(super) fn new(mode: Mode) -> Stage {
-        let engine = Engine::new(EngineOptions { mode, ..options() });
+        Stage::with_memory(mode, options().memory_bytes_max)
+    }
+
+    pub(super) fn with_memory(mode: Mode, memory_bytes_max: usize) -> Stage {
+        let engine = Engine::new(EngineOptions { mode, memory_bytes_max, ..options() });
         let bench = Bench::with(Arc::new(engine));
-        Stage { bench, micros: 0, sessions: BTreeMap::new(), leases: BTreeMap::new() }
+        Stage {
+            bench,
+            micros: 0,
+            sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            fleet: Default::default(),
+        }
     }
 
     pub(super) fn install(&self, rules: &str) {
-        let text = match rules {
-            _ if rules.starts_with("domain:") => rules.to_owned(),
-            _ if rules.starts_with('-') => format!("domain: api\nlimits:\n{rules}"),
-            _ => format!("domain: api\n{rules}"),
-        };
-        self.bench.install(&text);
+        self.bench.install(rules);
     }
 
     pub(super) fn with(rules: &str) -> Stage {
@@ -156,6 +177,8 @@ impl Stage {
             "peek" => self.decide(Op::Peek, words),
             "acquire" => self.decide(Op::Acquire, words),
             "charge" => self.charge(words),
+            "fleet" | "up" | "down" | "hosts" | "calls" | "grant" | "share" | "report" | "remove"
+            | "permits" | "reply" | "drop" | "resume" => self.share(command, words),
             "release" | "renew" | "abandon" | "open" | "close" | "end" | "defer" => self.work(command, words),
             "tick" | "sweep" | "expire" | "signal" | "count" | "pool" | "controller" | "totals" => {
                 self.look(command, words)
@@ -169,6 +192,11 @@ impl Stage {
     }
 
     fn decide(&mut self, op: Op, words: &Words<'_>) -> String {
+        self.decide_by(op, words, None)
+    }
+
+    /// Decides a request, or resumes it with the result of its remote check.
+    fn decide_by(&mut self, op: Op, words: &Words<'_>, result: Option<RemoteCheckResult<'_>>) -> String {
         let (units, domain) = (words.units("cost"), words.option("domain").unwrap_or("api"));
         // A cost above the range of the protocol is clamped to it.
         let oversized = words.arguments.contains(&"oversized");
@@ -180,6 +208,7 @@ impl Stage {
         let request = Request {
             cost,
             oversized,
+            may_wait: words.arguments.contains(&"waits"),
             wait_max: words.span("wait").map(Micros),
             idempotency_key: words.idempotency_key(),
             session: self.sessions.get(words.option("by").unwrap_or("1")),
@@ -188,8 +217,14 @@ impl Stage {
             queued: words.span("queued").map(Micros),
             ..Request::new(op, domain, Descriptors::from_attributes(&words.attributes))
         };
-        let decision = match self.bench.decider.decide(&request, at(self.micros)) {
+        let (decider, now) = (&mut self.bench.decider, at(self.micros));
+        let answer = match result {
+            Some(result) => decider.resume(&request, result, now),
+            None => decider.decide(&request, now),
+        };
+        let decision = match answer {
             EngineAnswer::Decided(decision) => decision,
+            EngineAnswer::RemoteCheck(shortfalls) => return self.fleet.wait(shortfalls),
             other => return format!("{other:?}").to_lowercase(),
         };
         let is_hint = decision.verdict == Verdict::Shed
@@ -295,6 +330,9 @@ impl Stage {
                 engine.record_host_signal("web", "accept_queue", queue, at(micros));
             }
             engine.tick(at(micros));
+            if words.arguments.contains(&"sweeps") {
+                engine.sweep(at(micros));
+            }
         }
         self.micros = until;
     }
@@ -314,6 +352,14 @@ impl Stage {
             ("count", ["permits"]) => return engine.in_progress().to_string(),
             ("count", ["leases"]) => return engine.leases().live.to_string(),
             ("count", ["sessions"]) => return engine.leases().sessions.to_string(),
+            ("count", ["not_held"]) => {
+                let counts = engine.leases().not_held;
+                return numbers([
+                    ("ended", counts.ended),
+                    ("foreign", counts.foreign),
+                    ("unknown", counts.unknown),
+                ]);
+            }
             ("count", ["expired"]) => return engine.leases().expired.to_string(),
             ("count", ["alarms"]) => {
                 return totals.rules.iter().map(|rule| rule.guard).sum::<u64>().to_string();
@@ -338,85 +384,26 @@ impl Stage {
                 return format!("severity {severity:.3} {}", chances.collect::<Vec<_>>().join(" "));
             }
             (_, [name]) => {
-                let rule = totals.rules.drain(..).find(|rule| *rule.rule == **name).unwrap();
-                return format!(
-                    "pass {} refuse {} would refuse {}",
-                    rule.pass, rule.refuse, rule.would_refuse
-                );
-            }
-            _ => return format!("{:?}", totals.verdicts),
-        }
-        String::new()
-    }
-
-    /// The commands of operators.
-    fn operate(&mut self, command: &str, words: &Words<'_>) -> String {
-        let (engine, attributes) = (Arc::clone(&self.bench.engine), words.attributes.as_slice());
-        let by = SwitchOrigin::User(0);
-        let done = |changed: Result<bool, KeyError>| changed.map_or_else(|error| error.to_string(), said);
-        match command {
-            "mode" => *self = Stage::new(words.arguments[0].parse().unwrap()),
-            "elastic" => engine.set_elastic_room(true),
-            "off" => engine.set_off(true),
-            "on" => engine.set_off(false),
-            "switch" => {
-                let (target, until) = (words.target(), words.until());
-                let mode = words.arguments[1].parse().unwrap();
-                let switched =
-                    engine.set_switch(&Switch { target, mode, until, set_at: Timestamp::ORIGIN, by });
-                return switched.map_or_else(|error| error.to_string(), |view| view.holds.to_string());
-            }
-            "clear" => return said(engine.clear_switch(&words.target())),
-            "switches" => {
-                let views = engine.switches().into_iter().map(|view| {
-                    let configured = view.configured_mode.map_or("missing", Mode::name);
-                    format!("{} ({configured}) {} by {:?}", view.switch.target, view.holds, view.switch.by)
-                });
-                return listed(views);
-            }
-            "block" => {
-                let blocked = engine.block_key(&words.rule(), attributes, words.until().unwrap(), by);
-                let text =
-                    |key: BlockedKey| key.text.map_or("done".into(), |text| format!("done, shows {text}"));
-                return blocked.map_or_else(|error| error.to_string(), text);
-            }
-            "unblock" => return done(engine.unblock_key(&words.rule(), attributes)),
-            "reset" => return done(engine.reset_key(&words.rule(), attributes)),
-            "events" => {
-                return listed(engine.take_control_events().into_iter().map(|event| match event {
-                    ControlEvent::Guard(Alarm { rule, callers, refused, after, shadow_until }) => {
-                        let until = shadow_until
-                            .map(|until| format!(", shadow until {} s", until.as_nanos() / SECOND));
-                        format!("{rule}: {refused} of {callers} after {after:?}{}", until.unwrap_or_default())
-                    }
-                    event => format!("{event:?}").split('(').next().unwrap().to_owned(),
-                }));
-            }
-            // Each of `callers` hits, and `twice` of them once more.
-            "come" => {
-                for caller in 0..words.number("callers", 0) {
-                    let user = format!("user=u{caller}");
-                    for _ in 0..=u32::from(caller < words.number("twice", 0)) {
-                        self.bench.ask(self.micros, Ask::hit(&user, 1));
-                    }
+                let of = |all: &[(Box<str>, VerdictTotals)]| {
+                    all.iter().find(|(known, _)| **known == **name).map(|(_, totals)| verdicts(totals))
+                };
+                if let Some(seen) = of(&totals.priorities).or(of(&totals.unnamed)) {
+                    return seen;
                 }
+                let rule = totals.rules.drain(..).find(|rule| *rule.rule == **name).unwrap();
+                let outcomes = numbers([
+                    ("pass", rule.pass),
+                    ("near", rule.near),
+                    ("over", rule.over),
+                    ("refuse", rule.refuse),
+                    ("would refuse", rule.would_refuse),
+                ]);
+                return format!("{} / {outcomes}", verdicts(&rule.verdicts));
             }
-            "rest" => return if engine.is_at_rest() { "yes" } else { "no" }.to_owned(),
-            "alarmed" => return if engine.is_alarm_of_rule(&words.rule()) { "yes" } else { "no" }.to_owned(),
-            "name" => {
-                let name = engine.find_rule_name(words.arguments.first().unwrap_or(&""));
-                return name.map_or_else(|error| error.to_string(), |name| name.to_string());
-            }
-            _ => panic!("no command `{command}`"),
+            _ => return verdicts(&totals.verdicts),
         }
         String::new()
     }
-}
-
-/// Texts between commas, or `none`.
-fn listed(texts: impl Iterator<Item = String>) -> String {
-    let texts = texts.collect::<Vec<_>>();
-    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 /// A file with the current answers, and the lines that differ.
@@ -451,6 +438,9 @@ fn answers_as_each_scenario_has_them() {
     let mut differing = String::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
         let (renewed, differs) = play(&fs::read_to_string(&path).unwrap());
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::write(&path, renewed).unwrap();

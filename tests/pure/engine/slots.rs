@@ -19,7 +19,7 @@ fn hits(number: u64) -> u64 {
 }
 
 fn ask(bench: &mut Bench, number: u64) {
-    bench.reload(&rule(number));
+    bench.install(&rule(number));
     for _ in 0..hits(number) {
         assert!(bench.peek(number * S, "", 1).starts_with(&format!("allow n{number} ")));
         bench.check(&[(number * S, "", 0, &format!("allow n{number} 100/100"))]);
@@ -93,7 +93,7 @@ fn current_rules_keep_slots_and_excess_rules_share_one() {
     assert_eq!(of(&bench.engine.totals(), "other").pass, NAMES - 512);
     // Rules without a slot get one at the next reload after others are removed; the rest keep theirs.
     for second in 1..3 {
-        bench.reload(&(100..NAMES).map(rule).collect::<String>());
+        bench.install(&(100..NAMES).map(rule).collect::<String>());
         bench.check(&[(second * S, "", 1, "allow n100 99/100")]);
     }
     let totals = bench.engine.totals();

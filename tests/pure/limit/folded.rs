@@ -10,7 +10,7 @@ use tidegate::limit::share::{
 use tidegate::limit::{self, Outcome, QuotaLevel, fixed_window};
 
 use super::SECOND;
-use super::share::{MICRO, at, bucket, joined, settled};
+use super::share::{MICRO, at, joined, settled};
 
 fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
     super::share::shared(count, burst, credit, 3, Fallback::Share)
@@ -83,17 +83,18 @@ impl Both {
         let report = |mut share: ShareState| (share.take_sync_due(), share.report(quota, now, u32::MAX));
         assert_eq!(report(unfolded), report(self.share));
         assert_eq!(unfolded.last_level(), self.share.last_level());
-        assert_eq!(unfolded.level(quota, now), self.share.level(quota, now));
+        let level = self.share.level(quota, now);
+        assert_eq!(unfolded.level(quota, now), level);
+        if !quota.has_remote_checks() {
+            assert_eq!(level.remaining > 0, self.share.judge(quota, now, 1).is_allowed());
+        }
         assert_eq!(unfolded.is_tracked(), self.share.is_tracked());
         let scale = quota.bucket().scale();
         assert_eq!(self.folded.nanos_until_fresh(scale, now), self.share.nanos_until_fresh(scale, now));
         for cost in [0, 1, 2, 7, u32::MAX] {
             assert_eq!(unfolded.judge(quota, now, cost), self.share.judge(quota, now, cost), "{cost}");
-            assert_eq!(
-                unfolded.missing_tokens(quota, now, cost),
-                self.share.missing_tokens(quota, now, cost),
-                "{cost}"
-            );
+            let missing = [&unfolded, &self.share].map(|share| share.missing_tokens(quota, now, cost));
+            assert_eq!(missing[0], missing[1], "{cost}");
         }
     }
 }
@@ -104,15 +105,16 @@ proptest! {
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         asks in prop::sample::select(vec![RemoteCheckWait::Never, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::OnMiss]),
         is_window in any::<bool>(),
+        fine in prop::sample::select(vec![0u64, 1, 512, 999_999]),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
         let (quota, fleet_status) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
         let quota = quota.with_remote_checks(asks);
         let mut both = Both::fresh(&quota, at(0));
-        let mut now = 0;
+        let mut nanos = 0;
         for (what, gap, cost, number, level) in steps {
-            now += gap;
-            let now = at(now);
+            nanos += gap * 1_000_000 + fine;
+            let now = Timestamp::from_nanos(nanos);
             match what {
                 0 | 1 => {
                     both.change(&quota, now, |share| {
@@ -188,53 +190,6 @@ fn admits_on_credit_until_report_due() {
     assert!(!both.share.take_sync_due() && !both.folded.take_sync_due(), "the sync task knows of it");
     assert_eq!(both.folded.heap_bytes(), 0);
     both.assert_same(&quota, at(1));
-}
-
-#[test]
-fn keeps_debt_of_an_outage() {
-    let (quota, fleet_status) = shared(100, 120, 1_000);
-    let mut both = Both::fresh(&quota, at(0));
-    fleet_status.set_redis_reachable(false);
-    for _ in 0..5 {
-        assert!(both.admit(&quota, at(1), 1).0.is_allowed());
-    }
-    assert_eq!(both.folded.heap_bytes(), 0, "the compact form suffices");
-    fleet_status.set_redis_reachable(true);
-    both.assert_same(&quota, at(1));
-    assert_eq!(both.change(&quota, at(1), |share| share.report(&quota, at(1), 0)).0.debt, 5);
-}
-
-#[test]
-fn levels_are_equal_at_every_nanosecond() {
-    // A unit is earned in a millisecond, and the time of a reply is rounded to 1 024 ns.
-    let (quota, _) = shared(1_000, 100, 0);
-    for nanos in [0, 1, 512, 1_023] {
-        let now = Timestamp::from_nanos((1 << 30) + nanos);
-        let mut both = Both::fresh(&quota, now);
-        both.change(&quota, now, |share| {
-            share.report(&quota, now, 0);
-            share.apply_reply(&quota, &settled(10, 0, 40 * MICRO, now), now);
-        });
-        for age in [999_000, 999_999, 1_000_000, 1_001_024] {
-            let now = Timestamp::from_nanos(now.as_nanos() + age);
-            assert!(both.admit(&quota, now, 1).1.is_some(), "decided in the compact form");
-        }
-    }
-}
-
-#[test]
-fn admissions_before_sharing_are_no_credit() {
-    let quota = ShareQuota::new(bucket(100, 120), 1_000, Fallback::Share);
-    let mut both = Both::fresh(&quota, at(0));
-    assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
-    let (quota, _fleet_status) = joined(quota, 3);
-    // It hears of that, and nothing else is changed by it.
-    let _ = both.admit(&quota, at(1), 0);
-    both.assert_same(&quota, at(1));
-    for number in 0..20 {
-        assert!(both.admit(&quota, at(1), 1).0.is_allowed(), "all of the credit is there: {number}");
-        both.assert_same(&quota, at(1));
-    }
 }
 
 #[test]

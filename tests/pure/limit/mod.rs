@@ -3,7 +3,6 @@
 
 mod error;
 mod fixed_window;
-mod fixed_window_calendar;
 mod folded;
 mod key;
 mod leaky_bucket;

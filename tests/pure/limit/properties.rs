@@ -295,7 +295,7 @@ fn extreme_keys() -> impl Strategy<Value = Key> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(250))]
+    #![proptest_config(crate::rng::cases(250))]
 
     #[test]
     fn decides_as_defined(trace in any_trace()) {

@@ -22,34 +22,24 @@ fn quota_shows_its_configured_numbers() {
     let minute = WindowPeriod::Nanos(60 * SECOND);
     let most = NonZeroU32::new(3).unwrap();
     let shared_window = share::ShareQuota::for_window(fixed(minute), 0, Fallback::Share).unwrap();
+    let leaky = leaky_bucket::LeakyBucketQuota::new(rate, 4).unwrap();
+    let log = sliding_log::SlidingLogQuota::new(7, 7_200 * SECOND).unwrap();
+    let sliding = sliding_window::SlidingWindowQuota::new(9, 86_400 * SECOND, 6).unwrap();
+    let at_once = concurrency::ConcurrencyQuota::new(most);
+    let budget = |share| Quota::FleetBudget(Box::new(share));
     // Limit, milliseconds of the window, rate and algorithm.
     let table = [
         (Quota::TokenBucket(bucket), (20, 200, "100/s", "token_bucket")),
-        (
-            Quota::LeakyBucket(leaky_bucket::LeakyBucketQuota::new(rate, 4).unwrap()),
-            (5, 50, "100/s", "leaky_bucket"),
-        ),
+        (Quota::LeakyBucket(leaky), (5, 50, "100/s", "leaky_bucket")),
         (fixed(minute), (5, 60_000, "5/min", "fixed_window")),
         (fixed(WindowPeriod::Months(1)), (5, 30 * 86_400_000, "5/month", "fixed_window")),
         (fixed(WindowPeriod::Months(3)), (5, 90 * 86_400_000, "5/3month", "fixed_window")),
-        (
-            Quota::SlidingLog(sliding_log::SlidingLogQuota::new(7, 7_200 * SECOND).unwrap()),
-            (7, 7_200_000, "7/2h", "sliding_log"),
-        ),
-        (
-            Quota::SlidingWindow(sliding_window::SlidingWindowQuota::new(9, 86_400 * SECOND, 6).unwrap()),
-            (9, 86_400_000, "9/day", "sliding_window"),
-        ),
-        (Quota::Concurrency(concurrency::ConcurrencyQuota::new(most)), (3, 0, "3 at once", "concurrency")),
-        (
-            Quota::Concurrency(concurrency::ConcurrencyQuota::new(most).shared(Fallback::Share)),
-            (3, 0, "3 at once", "concurrency"),
-        ),
-        (
-            Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, Fallback::Share))),
-            (20, 200, "100/s", "token_bucket"),
-        ),
-        (Quota::FleetBudget(Box::new(shared_window)), (5, 60_000, "5/min", "fixed_window")),
+        (Quota::SlidingLog(log), (7, 7_200_000, "7/2h", "sliding_log")),
+        (Quota::SlidingWindow(sliding), (9, 86_400_000, "9/day", "sliding_window")),
+        (Quota::Concurrency(at_once.clone()), (3, 0, "3 at once", "concurrency")),
+        (Quota::Concurrency(at_once.shared(Fallback::Share)), (3, 0, "3 at once", "concurrency")),
+        (budget(share::ShareQuota::new(bucket, 0, Fallback::Share)), (20, 200, "100/s", "token_bucket")),
+        (budget(shared_window), (5, 60_000, "5/min", "fixed_window")),
     ];
     for (quota, (limit, millis, rate, algorithm)) in table {
         assert_eq!((quota.limit(), quota.window()), (limit, Micros(millis * 1_000)), "{quota:?}");
@@ -69,6 +59,7 @@ fn rejects_unrepresentable_numbers() {
     let sliding =
         |count, window, buckets| sliding_window::SlidingWindowQuota::new(count, window, buckets).err();
     let coarse = TickScale::from_ticks_per_nano(1).unwrap();
+    let on_coarse_scale = leaky_bucket::LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse);
     let hours = |hours: u64| nanos(hours * 3_600 * SECOND);
     let table = [
         ("a rate of none", Rate::new(0, SECOND).err(), Some(LimitError::Zero)),
@@ -79,11 +70,7 @@ fn rejects_unrepresentable_numbers() {
         ("a burst of ages", bucket(1, DAY, u32::MAX), Some(LimitError::BurstTooLarge)),
         ("the longest queue", leaky(1, SECOND, u32::MAX), Some(LimitError::QueueTooLong)),
         ("a queue of ages", leaky(1, DAY, u32::MAX - 1), Some(LimitError::QueueTooLong)),
-        (
-            "a coarse scale",
-            leaky_bucket::LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse).err(),
-            Some(LimitError::TooFast),
-        ),
+        ("a coarse scale", on_coarse_scale.err(), Some(LimitError::TooFast)),
         ("fixed, below 1 ms", fixed(nanos(MILLI - 1), Utc), Some(LimitError::Window)),
         ("fixed, 1 ms", fixed(nanos(MILLI), Utc), None),
         ("fixed, 366 days", fixed(nanos(366 * DAY), Utc), None),
@@ -116,9 +103,7 @@ fn rejects_unrepresentable_numbers() {
     }
     let sliding = sliding_window::SlidingWindowQuota::new(1, SECOND, 1).unwrap();
     assert_eq!(sliding.with_count(0).err(), Some(LimitError::Zero));
-    assert_eq!(
-        sliding_log::SlidingLogQuota::new(1, SECOND).unwrap().with_count(0).err(),
-        Some(LimitError::Zero)
-    );
+    let log = sliding_log::SlidingLogQuota::new(1, SECOND).unwrap();
+    assert_eq!(log.with_count(0).err(), Some(LimitError::Zero));
     assert!(LimitError::PartDays.to_string().contains("align: first"));
 }

@@ -1,5 +1,5 @@
-//! The sliding log: the entries of a key, and merged entries that never count for too little; and the bytes of a sliding
-//! window.
+//! The sliding log: the entries of a key, and merged entries that never count for too little; and the bytes of a
+//! sliding window.
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
@@ -155,7 +155,7 @@ fn block_grows_to_the_stated_heap_bytes() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(120))]
+    #![proptest_config(crate::rng::cases(120))]
 
     #[test]
     fn merged_entries_never_count_for_too_little(

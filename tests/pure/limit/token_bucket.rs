@@ -26,11 +26,9 @@ fn decides_across_tick_wrap() {
     let before = Timestamp::from_nanos(wrap - SECOND / 2);
     let (outcome, key) = GcraState::full(quota.scale(), before).judge(&quota, before, 3);
     assert_eq!(outcome, Outcome::Pass);
-    assert_eq!(
-        key.judge(&quota, Timestamp::from_nanos(wrap + SECOND / 2 - 2), 3).0,
-        Outcome::Later(Micros(1))
-    );
-    assert_eq!(key.judge(&quota, Timestamp::from_nanos(wrap + SECOND / 2), 3).0, Outcome::Pass);
+    let judge = |nanos| key.judge(&quota, Timestamp::from_nanos(nanos), 3).0;
+    assert_eq!(judge(wrap + SECOND / 2 - 2), Outcome::Later(Micros(1)));
+    assert_eq!(judge(wrap + SECOND / 2), Outcome::Pass);
     // A key is full after a long time without requests.
     assert_eq!(key.level(&quota, Timestamp::from_nanos(wrap + 500 * SECOND)).remaining, 3);
 }
@@ -62,10 +60,8 @@ fn rate_is_exact_on_multiples_of_its_scale() {
     let on = TokenBucketQuota::on_scale(thirds, 3, scale(21)).unwrap();
     assert_eq!((on.scale(), on.window(), on.rate()), (scale(21), Micros(1_000_000), thirds));
     // Seven in a nanosecond: a scale of whole nanoseconds rounds them to almost nothing.
-    assert_eq!(
-        TokenBucketQuota::on_scale(Rate::new(7, 1).unwrap(), 1, TickScale::NANOS).err(),
-        Some(LimitError::TooFast)
-    );
+    let coarse = TokenBucketQuota::on_scale(Rate::new(7, 1).unwrap(), 1, TickScale::NANOS);
+    assert_eq!(coarse.err(), Some(LimitError::TooFast));
 }
 
 /// A key between full and deep in debt, at some time.
@@ -84,7 +80,7 @@ fn until_full(key: GcraState, on: TickScale, other: TickScale, at: Timestamp) ->
 }
 
 proptest! {
-    #![proptest_config(crate::cases(80))]
+    #![proptest_config(crate::rng::cases(80))]
 
     #[test]
     fn rescaling_keeps_fill_time((quota, key, at) in keys(), to in 1_u8..=128) {

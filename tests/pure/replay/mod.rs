@@ -1,7 +1,6 @@
 //! `tidegate replay`: the real program runs the daemon's engine on small traces, in virtual time.
 
 mod access_lines;
-mod bad_lines;
 mod combined;
 mod compare;
 mod reload;

@@ -94,11 +94,8 @@ fn distinguishes_ids_by_text() {
 fn empty_trace_succeeds() {
     let output = replay(RULES, "\n\n", &[]);
     assert!(output.status.success());
-    assert!(
-        output_text(&output).starts_with("0 lines over 0 s: 0 allowed, 0 limited\nrule"),
-        "{}",
-        output_text(&output)
-    );
+    let text = output_text(&output);
+    assert!(text.starts_with("0 lines over 0 s: 0 allowed, 0 limited\nrule"), "{text}");
 }
 
 #[test]

@@ -148,10 +148,8 @@ fn fleet_scope_applies_to_max_and_its_overrides() {
         .map(|allowance| super::quotas::quota(&allowance.quota))
         .collect();
     assert_eq!(shown, ["40 at once, shared, Refuse", "7 at once, shared, Refuse"]);
-    assert_eq!(
-        rule.fleet,
-        Some(FleetSettings { on_redis_down: Fallback::Refuse, ..FleetSettings::default() })
-    );
+    let refuse = FleetSettings { on_redis_down: Fallback::Refuse, ..FleetSettings::default() };
+    assert_eq!(rule.fleet, Some(refuse));
     let of = |hosts| FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
     assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "permit"));
     assert_eq!(of(10).doubt(rule.limit.quota().unwrap()), None);

@@ -12,22 +12,13 @@ use tidegate::clock::read_boot_nanos;
 use tidegate::rules::{Domain, Library, NotApplied, OpenFiles, Reading};
 
 use super::problems::folder;
+use super::shown;
 
 /// A directory of rules and the library that reads it.
 struct Bench {
     directory: TempDir,
     library: Library,
 }
-
-/// The expected result of a reload: domains with their rules, and the reported changes.
-struct Expected<'e> {
-    domains: &'e str,
-    changes: &'e [&'e str],
-    kept: &'e [&'e str],
-    without: &'e [&'e str],
-}
-
-const FINE: Expected<'_> = Expected { domains: "", changes: &[], kept: &[], without: &[] };
 
 impl Bench {
     fn new(files: &[(&str, &str)]) -> Bench {
@@ -47,22 +38,24 @@ impl Bench {
         fs::remove_file(self.path(name)).unwrap();
     }
 
+    /// Reloads to these domains, with these reported changes.
     #[track_caller]
-    fn reads(&mut self, expected: &Expected<'_>) -> Reading {
-        let reading = self.reads_beside(&[], expected);
+    fn reads(&mut self, domains: &str, changes: &[&str]) -> Reading {
+        let reading = self.reads_beside(&[], domains, changes);
         assert!(!self.library.is_outdated());
         reading
     }
 
     /// Reads while a writer has these files open.
     #[track_caller]
-    fn reads_beside(&mut self, open: &[&str], expected: &Expected<'_>) -> Reading {
+    fn reads_beside(&mut self, open: &[&str], domains: &str, changes: &[&str]) -> Reading {
         let open: OpenFiles = open.iter().map(|name| self.path(name).canonicalize().unwrap()).collect();
         let reading = self.library.read_beside(&open);
-        assert_eq!(self.shown(), expected.domains, "{:#?}", reading.problems);
-        assert_eq!(reading.changes, expected.changes);
-        assert_eq!(names(&reading.kept), expected.kept);
-        assert_eq!(names(&reading.without), expected.without);
+        let mut shown = vec![self.shown()];
+        shown.extend(reading.kept.iter().map(|name| format!("kept {name}")));
+        shown.extend(reading.without.iter().map(|name| format!("without {name}")));
+        assert_eq!(shown.join("; ").trim_start_matches("; "), domains, "{:#?}", reading.problems);
+        assert_eq!(reading.changes, changes);
         assert_eq!(reading.halt, None);
         assert!(!self.library.is_outdated_beside(&open));
         reading
@@ -79,22 +72,14 @@ impl Bench {
         reading.halt.expect("nothing is swapped")
     }
 
-    /// Domains with the names of their rules: `api: a b; web: c`.
+    /// As in [`shown`].
     fn shown(&self) -> String {
-        let domain = |domain: &Arc<Domain>| {
-            let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
-            format!("{}: {}", domain.name(), rules.join(" "))
-        };
-        self.library.domains().iter().map(domain).collect::<Vec<_>>().join("; ")
+        shown(&self.library.domains())
     }
 
     fn domain(&self, name: &str) -> Arc<Domain> {
         self.library.domains().into_iter().find(|domain| domain.name() == name).unwrap()
     }
-}
-
-fn names(names: &[Box<str>]) -> Vec<&str> {
-    names.iter().map(|name| &**name).collect()
 }
 
 fn same(one: &[Arc<Domain>], other: &[Arc<Domain>]) -> bool {
@@ -113,24 +98,22 @@ const D_FOR_C: &[&str] =
 #[test]
 fn failed_domain_keeps_last_good_rules_and_others_swap() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
-    let start =
-        Expected { domains: "api: a; web: c", changes: &["api: new, 1 rule", "web: new, 1 rule"], ..FINE };
-    assert!(bench.reads(&start).is_good());
+    let changes = ["api: new, 1 rule", "web: new, 1 rule"];
+    assert!(bench.reads("api: a; web: c", &changes).is_good());
     bench.write("a.yaml", API_BAD);
     bench.write("c.yaml", WEB_D);
-    let first = Expected { domains: "web: d; api: a", changes: D_FOR_C, kept: &["api"], without: &[] };
-    let reading = bench.reads(&first);
+    let reading = bench.reads("web: d; api: a; kept api", D_FOR_C);
     assert!(!reading.is_good());
     assert!(reading.problems[0].to_string().contains("a.yaml:3:28: error: unknown unit"));
     // Kept over further reloads, whatever the fault.
     for broken in [API_BAD, "domain: api\nlimits: [\n", "domain: api\n\u{1}", "", "limits: []", "{["] {
         bench.write("a.yaml", broken);
-        bench.reads(&Expected { domains: "web: d; api: a", kept: &["api"], ..FINE });
+        bench.reads("web: d; api: a; kept api", &[]);
     }
     // Repaired: the changes are those against the rules in force.
     bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
     let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
-    let reading = bench.reads(&Expected { domains: "api: a; web: d", changes: &changes, ..FINE });
+    let reading = bench.reads("api: a; web: d", &changes);
     assert!(reading.is_good());
 }
 
@@ -138,25 +121,25 @@ fn failed_domain_keeps_last_good_rules_and_others_swap() {
 fn domain_without_good_rules_has_none() {
     let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
     let changes = ["web: new, 1 rule"];
-    bench.reads(&Expected { domains: "web: c", changes: &changes, without: &["api"], ..FINE });
-    bench.reads(&Expected { domains: "web: c", without: &["api"], ..FINE });
+    bench.reads("web: c; without api", &changes);
+    bench.reads("web: c; without api", &[]);
     bench.write("a.yaml", API_A);
-    bench.reads(&Expected { domains: "api: a; web: c", changes: &["api: new, 1 rule"], ..FINE });
+    bench.reads("api: a; web: c", &["api: new, 1 rule"]);
 }
 
 #[test]
 fn one_bad_file_keeps_old_rules_of_its_domain() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B)]);
-    bench.reads(&Expected { domains: "api: a b", changes: &["api: new, 2 rules"], ..FINE });
+    bench.reads("api: a b", &["api: new, 2 rules"]);
     // The first file is good and new, the second one bad: nothing of the first may take effect.
     bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
     bench.write("b.yaml", API_BAD);
-    bench.reads(&Expected { domains: "api: a b", kept: &["api"], ..FINE });
+    bench.reads("api: a b; kept api", &[]);
     assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().format_rate(), "1/s");
     // Removal is no fault.
     bench.remove("b.yaml");
     let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
-    bench.reads(&Expected { domains: "api: a", changes: &changes, ..FINE });
+    bench.reads("api: a", &changes);
 }
 
 #[test]
@@ -175,14 +158,14 @@ fn open_file_holds_back_its_domains_alone() {
         ("domain: web\nlimits: [", "api: a b; web: d"),
     ] {
         bench.write("b.yaml", part);
-        let reading = bench.reads_beside(&["b.yaml"], &Expected { domains, changes, ..FINE });
+        let reading = bench.reads_beside(&["b.yaml"], domains, changes);
         assert!(reading.is_good(), "{part}: {:?}", reading.problems);
         changes = &[];
     }
     bench.write("b.yaml", API_B);
     assert!(bench.library.is_outdated(), "it was not read");
     let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
-    bench.reads(&Expected { domains: "api: a b; web: d", changes: &changes, ..FINE });
+    bench.reads("api: a b; web: d", &changes);
 }
 
 #[test]
@@ -191,14 +174,10 @@ fn open_new_file_neither_stops_others_nor_hides_errors() {
     bench.library.read();
     bench.write("c.yaml", WEB_D);
     bench.write("n.yaml", "- what is this");
-    bench.reads_beside(
-        &["n.yaml"],
-        &Expected { domains: "web: d", changes: D_FOR_C, without: &["api"], ..FINE },
-    );
+    bench.reads_beside(&["n.yaml"], "web: d; without api", D_FOR_C);
     // A domain with errors has them until its file is closed.
     bench.write("a.yaml", "domain: api\n");
-    let reading =
-        bench.reads_beside(&["a.yaml", "n.yaml"], &Expected { domains: "web: d", without: &["api"], ..FINE });
+    let reading = bench.reads_beside(&["a.yaml", "n.yaml"], "web: d; without api", &[]);
     assert!(!reading.is_good());
 }
 
@@ -211,12 +190,12 @@ fn open_table_holds_back_domains_that_name_it() {
     assert!(bench.library.read().is_good());
     let held = bench.domain("api");
     bench.write("c.yaml", WEB_D);
-    let mut expected = Expected { domains: "web: d; api: a", changes: D_FOR_C, ..FINE };
+    let mut changes = D_FOR_C;
     for part in ["u,rate\n", "u,ra"] {
         bench.write("rows.csv", part);
-        assert!(bench.reads_beside(&["rows.csv"], &expected).is_good());
+        assert!(bench.reads_beside(&["rows.csv"], "web: d; api: a", changes).is_good());
         assert!(Arc::ptr_eq(&held, &bench.domain("api")), "{part}");
-        expected = Expected { domains: "web: d; api: a", ..FINE };
+        changes = &[];
     }
 }
 
@@ -226,10 +205,10 @@ fn unparsable_file_counts_for_its_former_domain() {
     bench.library.read();
     bench.write("b.yaml", "%%%");
     bench.write("c.yaml", WEB_D);
-    bench.reads(&Expected { domains: "web: d; api: a b", changes: D_FOR_C, kept: &["api"], without: &[] });
+    bench.reads("web: d; api: a b; kept api", D_FOR_C);
     // It names another domain now, but is unreadable: its rules of the first are still missing.
     bench.write("b.yaml", "domain: web\nlimits: [");
-    bench.reads(&Expected { domains: "api: a b; web: d", kept: &["api", "web"], ..FINE });
+    bench.reads("api: a b; web: d; kept api; kept web", &[]);
     // It is readable, and belongs to another domain.
     bench.write("b.yaml", &API_B.replace("api", "web"));
     bench.library.read();
@@ -246,13 +225,13 @@ fn new_file_without_domain_stops_all_swaps_until_fixed() {
     assert_eq!(bench.halts(), NotApplied::Homeless(vec![file]));
     assert_eq!(bench.shown(), "api: a; web: c");
     bench.remove("n.yaml");
-    bench.reads(&Expected { domains: "api: a; web: d", changes: D_FOR_C, ..FINE });
+    bench.reads("api: a; web: d", D_FOR_C);
 }
 
 #[test]
 fn loads_other_domains_at_start() {
     let mut bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
-    let reading = bench.reads(&Expected { domains: "api: a", changes: &["api: new, 1 rule"], ..FINE });
+    let reading = bench.reads("api: a", &["api: new, 1 rule"]);
     assert!(!reading.is_good());
     // Also when the start waited for the directory.
     let elsewhere = tempfile::tempdir().unwrap();
@@ -280,10 +259,10 @@ fn unlistable_directory_changes_nothing() {
     assert!(!bench.library.is_outdated(), "said once");
     fs::rename(&away, &rules).unwrap();
     assert!(bench.library.is_outdated());
-    bench.reads(&Expected { domains: "web: c", ..FINE });
+    bench.reads("web: c", &[]);
     // An empty directory differs: the files were removed.
     fs::remove_file(rules.join("c.yaml")).unwrap();
-    bench.reads(&Expected { changes: &["web: removed with its 1 rule: it has NO LIMITS now"], ..FINE });
+    bench.reads("", &["web: removed with its 1 rule: it has NO LIMITS now"]);
 }
 
 #[test]
@@ -353,7 +332,7 @@ fn shares_unchanged_domains() {
     assert!(same(&bench.library.domains(), &[Arc::clone(&api), Arc::clone(&web)]));
     // A comment moves the rules in their file: no reported change, but the new spans are known.
     bench.write("c.yaml", &format!("# moved\n{WEB_C}"));
-    bench.reads(&Expected { domains: "api: a; web: c", ..FINE });
+    bench.reads("api: a; web: c", &[]);
     assert!(Arc::ptr_eq(&bench.domain("api"), &api));
     assert_eq!(bench.domain("web").rules()[0].position.line, 4);
     assert_eq!((content(&bench)[0], content(&bench)[1] == before[1]), (before[0], false));

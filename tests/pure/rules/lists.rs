@@ -1,10 +1,14 @@
-//! The meaning of `exempt`, `deny`, `priorities` and `prioritize`, in one file and in several.
+//! The meaning of `exempt`, `deny`, `priorities`, `prioritize`, `concurrency` and `shed`, in one file and in
+//! several; and the published limiters.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tidegate::rules::{Domain, ListKind, Loaded, Selection, read, read_text};
+use tidegate::rules::shed::{FleetReserve, Workers};
+use tidegate::rules::{Domain, ListKind, Loaded, Mode, Selection, read, read_text};
 
-use super::problems::folder;
+use super::problems::{folder, has};
+use super::quotas::quota;
 
 fn good(text: &str) -> Arc<Domain> {
     let loaded = read_text("rules.yaml", text);
@@ -41,11 +45,8 @@ fn orders_exempt_before_deny_after_rules() {
     let names: Vec<_> = domain.lists().iter().map(|listed| &*listed.name).collect();
     assert_eq!(names, ["e1", "e2", "d1", "d2"]);
     assert_eq!(domain.lists()[2].help.as_deref(), Some("no"));
-    assert!(
-        domain.lists()[2].position.to_string().ends_with("0.yaml:3:10"),
-        "{}",
-        domain.lists()[2].position
-    );
+    let position = domain.lists()[2].position.to_string();
+    assert!(position.ends_with("0.yaml:3:10"), "{position}");
     assert_eq!(matching(domain, &[("u", "x")]), "a -e1 -e2 !d1");
     assert_eq!(matching(domain, &[("u", "y"), ("v", "1")]), "a !d1 !d2");
     assert_eq!(matching(domain, &[("u", "xy")]), "a -e2");
@@ -94,11 +95,8 @@ fn rejects_second_priorities_section() {
         "domain: api\n\npriorities: [a]\nprioritize: [{priority: b}]\n",
     ]);
     let [problem] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
-    assert!(problem.message.contains("a second `priorities` in the domain"), "{problem}");
-    assert!(
-        problem.to_string().contains("2.yaml:3:13") && problem.to_string().contains("0.yaml:2:13"),
-        "{problem}"
-    );
+    let found = problem.to_string();
+    has(&found, &["a second `priorities` in the domain", "2.yaml:3:13", "0.yaml:2:13"]);
     assert_eq!(loaded.failed, [Box::from("api")]);
     // They may be in the unreadable file: only its own fault is reported.
     let loaded = read_files(&["domain: api\npriorities: [a\n", "domain: api\nprioritize: [{priority: b}]\n"]);
@@ -109,4 +107,60 @@ fn rejects_second_priorities_section() {
 fn entry_without_conditions_matches_every_request() {
     let domain = good("domain: api\nexempt: [{name: e}]\n");
     assert_eq!(matching(&domain, &[]), "-e");
+}
+
+#[test]
+fn keeps_file_order_with_limits_and_shared_fields() {
+    let text = "domain: api\nconcurrency:\n- {name: a, match: {job: export}, key: [{attribute: org, lowercase: true}], max: 2, mode: shadow, \
+                help: see, advertise: false, warn_at: 50%, show_keys: [org], scope: host}\nlimits:\n- {name: b, key: [], rate: 1/s}\n";
+    let loaded = read_text("rules.yaml", text);
+    assert_eq!(loaded.problems, []);
+    let rules = loaded.domains[0].rules();
+    let names: Vec<_> = rules.iter().map(|rule| (&*rule.name, rule.expires.is_some())).collect();
+    assert_eq!(names, [("a", true), ("b", false)]);
+    let a = &rules[0];
+    let fields = (a.mode.name(), a.help.as_deref(), a.advertise, a.warn_at);
+    assert_eq!(fields, ("shadow", Some("see"), false, Some(500)));
+    assert!(a.key[0].transform.lowercase && a.conditions.len() == 1 && *a.show_keys[0] == *"org");
+}
+
+#[test]
+fn accepts_priorities_in_another_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: low}}]\n");
+    write("b.yaml", "domain: api\npriorities: [high, low, lowest]\nshed: [{pool: jobs, brake: {}}]\n");
+    let loaded = read(directory.path());
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let sheds = loaded.domains[0].sheds();
+    assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
+    assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
+    assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
+    // They may be in an unreadable file: possible entries there are not reported.
+    write("b.yaml", "domain: api\npriorities: [high, low\n");
+    let loaded = read(directory.path());
+    let [unreadable] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
+    assert!(unreadable.position.file.ends_with("b.yaml"), "{unreadable}");
+    write("b.yaml", "domain: api\npriorities: [high, low, lowest]\n");
+    // Wrong in one file, and reported for the other as well.
+    write("c.yaml", "domain: api\nlimits: [x]\n");
+    write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: lo}}]\n");
+    let loaded = read(directory.path());
+    let found: Vec<_> = loaded.problems.iter().map(|problem| &*problem.message).collect();
+    assert_eq!(found, ["unknown priority `lo` in `for`", "a rule is a mapping, not a text"]);
+}
+
+#[test]
+fn example_matches_four_published_limiters() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
+    let loaded = read(&path);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let numbers: Vec<_> = domain.rules().iter().map(|rule| quota(rule.limit.quota().unwrap())).collect();
+    assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
+    assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
+    let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
+    assert_eq!(web.fleet, Some(FleetReserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.workers, Some(Workers::default()));
+    assert_eq!(domain.priorities().join(" "), "critical post get test");
 }

@@ -2,9 +2,6 @@
 //! warnings, `fuzz` files with a typo in them.
 
 use crate::problems;
-mod bounds;
-mod concurrency;
-mod differences;
 mod files;
 mod fleet;
 mod keys;
@@ -13,5 +10,17 @@ mod links;
 mod lists;
 mod quotas;
 mod reference;
-mod sheds;
 mod tables;
+
+use std::sync::Arc;
+
+use tidegate::rules::Domain;
+
+/// Domains with the names of their rules: `api: a b; web: c`.
+fn shown(domains: &[Arc<Domain>]) -> String {
+    let domain = |domain: &Arc<Domain>| {
+        let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
+        format!("{}: {}", domain.name(), rules.join(" "))
+    };
+    domains.iter().map(domain).collect::<Vec<_>>().join("; ")
+}

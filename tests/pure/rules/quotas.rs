@@ -128,16 +128,12 @@ fn all_rates_of_a_rule_share_one_scale() {
     let ticks = |ticks| TickScale::from_ticks_per_nano(ticks).unwrap();
     assert_eq!(scales("rate: 10/s"), [TickScale::NANOS]);
     assert_eq!(scales("rate: 3/s, overrides: [{match: {p: a}, rate: 7/s}]"), [ticks(21), ticks(21)]);
-    assert_eq!(
-        scales("rate: 3/s, algorithm: leaky_bucket, overrides: [{match: {p: a}, rate: 7/s}]"),
-        [ticks(21), ticks(21)]
-    );
+    let leaky = "rate: 3/s, algorithm: leaky_bucket, overrides: [{match: {p: a}, rate: 7/s}]";
+    assert_eq!(scales(leaky), [ticks(21), ticks(21)]);
     // The elastic share counts as well: 3.3 per second.
     assert_eq!(scales("rate: 11/s, over: {elastic: 30%}"), [ticks(33), ticks(33)]);
-    assert_eq!(
-        scales("rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]"),
-        [TickScale::FINEST; 3]
-    );
+    let many = "rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]";
+    assert_eq!(scales(many), [TickScale::FINEST; 3]);
 }
 
 #[test]
@@ -153,8 +149,6 @@ fn candidate_is_a_named_rule() {
     }
     let taken = "domain: api\nlimits:\n- {name: a@candidate, key: [], rate: 1/s}\n- {name: a, key: [], rate: 2/s, candidate: {rate: 1/s}}\n";
     let loaded = read_text("a.yaml", taken);
-    assert!(
-        loaded.problems[0].to_string().starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"),
-        "{loaded:?}"
-    );
+    let found = loaded.problems[0].to_string();
+    assert!(found.starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"), "{found}");
 }

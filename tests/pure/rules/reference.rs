@@ -104,10 +104,8 @@ fn describes_every_field() {
     for row in field_table().lines().skip(2) {
         let cells: Vec<_> = row.split(" | ").collect();
         assert_eq!(cells.len(), 5, "{row}");
-        assert!(
-            !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8,
-            "no description: {row}"
-        );
+        let is_described = !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8;
+        assert!(is_described, "no description: {row}");
     }
 }
 
@@ -127,93 +125,75 @@ fn examples_match_schema() {
     assert!(files >= 3);
 }
 
+/// Fields of a rule, or sections of a file.
+const VALID: &[&str] = &[
+    "name: a, key: [], rate: 1/s",
+    "name: a, key: [], rate: unlimited",
+    "name: 7, key: [u, 9], rate: 5/15min, match: {s: [429, x], t: true}",
+    "name: a, key: [], rate: 1/s, over: {soft: 12.5%, for: 60s}, block: 15min, warn_at: 80%",
+    "name: a, key: [], rate: 1/s, algorithm: fixed_window, timezone: UTC, refused: counted",
+    "name: a, key: [], rate: 1/s, candidate: {algorithm: leaky_bucket, queue: 0}",
+    "name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 9/s, burst: 1}]",
+    "name: a, key: [{attribute: ip, ipv6_prefix: 64}], rate: 1/s, match: {ip: {not: {cidr: [::1/128]}}}",
+    "name: a, key: [], rate: 1/s, match: {a: [x, {glob: '*', ignore_case: true}], b: {present: false}}",
+    "name: a, key: [], rate: 1/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}",
+    "name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_redis_down: local}",
+    "name: a, key: [], rate: 1/s, scope: fleet, fleet: {mode: exact}",
+    "concurrency: [{name: a, key: [], max: 1}]",
+    "concurrency: [{name: a, key: [], max: unlimited, expires: 2h, candidate: {max: 2}}]",
+    "concurrency: [{name: a, key: [], max: 1, overrides: [{match: {p: x}, max: 2}]}]",
+    "limits: [{name: a, key: [], rate: 1/s, refund_on: ok}]",
+    "shed: [{pool: web, slots: 3, workers: {leak: 1/1800}, queue_age: {}, brake: {bands: [0%, 70%]}}]",
+    "shed: [{pool: web, workers: {leak: 0, good: 70%, mode: shadow}, fleet: {reserve: 20%, for: a}}]",
+    "shed: [{pool: web, signals: {accept_queue: {listen: 80, map: [[0, 0%], [3, 9%]]}, x: {}}}]",
+];
+
+const INVALID: &[&str] = &[
+    "name: a, key: [{attribute: ip, ipv6_prefix: 129}], rate: 1/s",
+    "name: a, key: [], rate: 1/s, match: {ip: {cdir: 10.0.0.0/8}}",
+    "name: a, key: [], rate: 1/sec",
+    "name: a, key: [], rate: 0/s",
+    "name: a, key: []",
+    "name: a/b, key: [], rate: 1/s",
+    "name: a, key: u, rate: 1/s",
+    "name: a, key: [], rate: 1/s, brust: 1",
+    "name: a, key: [], rate: 1/s, burst: 0",
+    "name: a, key: [], rate: 1/s, burst: '1'",
+    "name: a, key: [], rate: 1/s, queue: 1",
+    "name: a, key: [], rate: 1/s, algorithm: sliding_log, burst: 1",
+    "name: a, key: [], rate: 1/s, algorithm: leaky_bucket, over: {soft: 10%}",
+    "name: a, key: [], rate: 1/s, warn_at: 80",
+    "name: a, key: [], rate: 1/s, block: 900",
+    "name: a, key: [], rate: 1/s, mode: off",
+    "name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_mis: admit}",
+    "name: a, key: [], rate: 1/s, on_redis_down: local",
+    "name: a, key: [], rate: 1/s, candidate: {name: b}",
+    "concurrency: [{name: a, key: []}]",
+    "concurrency: [{name: a, key: [], max: 0}]",
+    "concurrency: [{name: a, key: [], max: 1, rate: 1/s}]",
+    "concurrency: [{name: a, key: [], max: 1, overrides: [{max: 2}]}]",
+    "limits: [{name: a, key: [], rate: 1/s, max: 1}]",
+    "limits: [{name: a, key: [], rate: 1/s, refund_on: ok, algorithm: leaky_bucket}]",
+    "shed: [{slots: 3}]",
+    "shed: [{pool: web, slots: 0}]",
+    "shed: [{pool: web, workers: {good: 0.7}}]",
+    "shed: [{pool: web, worker: {}}]",
+    "shed: [{pool: web, fleet: {}}]",
+    "shed: [{pool: web, signals: {x: {used: true}}}]",
+    "shed: [{pool: web, signals: {x: {map: [5]}}}]",
+];
+
 #[test]
 fn schema_rejects_typos() {
-    let limits = |fields: &str| format!("limits:\n- {{{fields}}}\n");
-    let table: &[(&str, bool)] = &[
-        ("name: a, key: [], rate: 1/s", true),
-        ("name: a, key: [], rate: unlimited", true),
-        ("name: 7, key: [u, 9], rate: 5/15min, match: {s: [429, x], t: true}", true),
-        ("name: a, key: [], rate: 1/s, over: {soft: 12.5%, for: 60s}, block: 15min, warn_at: 80%", true),
-        ("name: a, key: [], rate: 1/s, algorithm: fixed_window, timezone: UTC, refused: counted", true),
-        ("name: a, key: [], rate: 1/s, candidate: {algorithm: leaky_bucket, queue: 0}", true),
-        ("name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 9/s, burst: 1}]", true),
-        (
-            "name: a, key: [{attribute: ip, ipv6_prefix: 64}], rate: 1/s, match: {ip: {not: {cidr: [::1/128]}}}",
-            true,
-        ),
-        (
-            "name: a, key: [], rate: 1/s, match: {a: [x, {glob: '*', ignore_case: true}], b: {present: false}}",
-            true,
-        ),
-        ("name: a, key: [{attribute: ip, ipv6_prefix: 129}], rate: 1/s", false),
-        ("name: a, key: [], rate: 1/s, match: {ip: {cdir: 10.0.0.0/8}}", false),
-        ("name: a, key: [], rate: 1/sec", false),
-        ("name: a, key: [], rate: 0/s", false),
-        ("name: a, key: []", false),
-        ("name: a/b, key: [], rate: 1/s", false),
-        ("name: a, key: u, rate: 1/s", false),
-        ("name: a, key: [], rate: 1/s, brust: 1", false),
-        ("name: a, key: [], rate: 1/s, burst: 0", false),
-        ("name: a, key: [], rate: 1/s, burst: '1'", false),
-        ("name: a, key: [], rate: 1/s, queue: 1", false),
-        ("name: a, key: [], rate: 1/s, algorithm: sliding_log, burst: 1", false),
-        ("name: a, key: [], rate: 1/s, algorithm: leaky_bucket, over: {soft: 10%}", false),
-        ("name: a, key: [], rate: 1/s, warn_at: 80", false),
-        ("name: a, key: [], rate: 1/s, block: 900", false),
-        ("name: a, key: [], rate: 1/s, mode: off", false),
-        ("name: a, key: [], rate: 1/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}", true),
-        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_redis_down: local}", true),
-        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_mis: admit}", false),
-        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {mode: exact}", true),
-        ("name: a, key: [], rate: 1/s, on_redis_down: local", false),
-        ("name: a, key: [], rate: 1/s, candidate: {name: b}", false),
-    ];
-    for (fields, valid) in table {
-        check_slip(&limits(fields), *valid);
+    for (texts, is_valid) in [(VALID, true), (INVALID, false)] {
+        for text in texts {
+            let text =
+                if text.starts_with("name:") { format!("limits:\n- {{{text}}}") } else { (*text).to_owned() };
+            let source = Source::new("", format!("domain: api\n{text}\n"));
+            let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
+            assert_eq!(wrong.is_empty(), is_valid, "{text}\n{wrong:#?}");
+        }
     }
-}
-
-#[test]
-fn schema_rejects_typos_in_concurrency_and_shed() {
-    let table: &[(&str, bool)] = &[
-        ("concurrency: [{name: a, key: [], max: 1}]", true),
-        ("concurrency: [{name: a, key: [], max: unlimited, expires: 2h, candidate: {max: 2}}]", true),
-        ("concurrency: [{name: a, key: [], max: 1, overrides: [{match: {p: x}, max: 2}]}]", true),
-        ("concurrency: [{name: a, key: []}]", false),
-        ("concurrency: [{name: a, key: [], max: 0}]", false),
-        ("concurrency: [{name: a, key: [], max: 1, rate: 1/s}]", false),
-        ("concurrency: [{name: a, key: [], max: 1, overrides: [{max: 2}]}]", false),
-        ("limits: [{name: a, key: [], rate: 1/s, max: 1}]", false),
-        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok}]", true),
-        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok, algorithm: leaky_bucket}]", false),
-        (
-            "shed: [{pool: web, slots: 3, workers: {leak: 1/1800}, queue_age: {}, brake: {bands: [0%, 70%]}}]",
-            true,
-        ),
-        (
-            "shed: [{pool: web, workers: {leak: 0, good: 70%, mode: shadow}, fleet: {reserve: 20%, for: a}}]",
-            true,
-        ),
-        ("shed: [{pool: web, signals: {accept_queue: {listen: 80, map: [[0, 0%], [3, 9%]]}, x: {}}}]", true),
-        ("shed: [{slots: 3}]", false),
-        ("shed: [{pool: web, slots: 0}]", false),
-        ("shed: [{pool: web, workers: {good: 0.7}}]", false),
-        ("shed: [{pool: web, worker: {}}]", false),
-        ("shed: [{pool: web, fleet: {}}]", false),
-        ("shed: [{pool: web, signals: {x: {used: true}}}]", false),
-        ("shed: [{pool: web, signals: {x: {map: [5]}}}]", false),
-    ];
-    for (text, valid) in table {
-        check_slip(&format!("{text}\n"), *valid);
-    }
-}
-
-#[track_caller]
-fn check_slip(text: &str, valid: bool) {
-    let source = Source::new("", format!("domain: api\n{text}"));
-    let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
-    assert_eq!(wrong.is_empty(), valid, "{text}\n{wrong:#?}");
 }
 
 /// The value that an editor sees in a file.

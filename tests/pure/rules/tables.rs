@@ -1,8 +1,9 @@
-//! `overrides_file`: the meaning of a table of exact keys, errors of a bad one, and the size of many rows.
+//! `overrides_file`: the meaning of a table of exact keys, errors of a bad one, and the size of many rows; and the
+//! bounds of a difference.
 
 use std::fs;
 
-use tidegate::rules::{Loaded, Selection, changes, read};
+use tidegate::rules::{Loaded, Selection, changes, read, read_text};
 
 use super::problems::folder;
 use super::quotas::limit;
@@ -39,10 +40,8 @@ fn change_of_any_number_in_table_is_reported() {
     for (old, new) in [("5/s", "6/s"), ("ben,7/s,7", "ben,7/s,8"), ("ann", "eve"), ("ben,7/s,7", "ben,5/s,5")]
     {
         let changes = changes(&read(before), &read(&before.replace(old, new)));
-        assert!(
-            matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows (")),
-            "{new}: {changes:?}"
-        );
+        let is_one = matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows ("));
+        assert!(is_one, "{new}: {changes:?}");
     }
     // The rule's own rate is reported alone.
     let own = load("key: [user], rate: 2/s", before.as_bytes()).domains;
@@ -204,4 +203,56 @@ fn bounds_memory_of_a_hundred_thousand_rows() {
     assert!(bytes <= 200 * ROWS, "{bytes}");
     let number = rows.number_of(["organisation-7", "user-99007@example.com"].into_iter()).unwrap();
     assert_eq!(limit(&rule.limit).split(" | ").nth(number as usize), Some("8/s burst 8"));
+}
+
+#[test]
+fn table_has_column_for_max() {
+    let load = |table: &str| {
+        let rules = "domain: api\nconcurrency:\n- {name: a, key: [org], max: 2, overrides_file: t.csv}\n";
+        read(folder(&[("rules.yaml", rules), ("t.csv", table)]).path())
+    };
+    let loaded = load("max,org\n5,acme\nunlimited,house\n5,other\n");
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let rule = &loaded.domains[0].rules()[0];
+    assert_eq!(limit(&rule.limit), "2 at once | 5 at once | unlimited");
+    let number = |org: &str| rule.overrides.as_ref().unwrap().rows.number_of([org].into_iter());
+    assert_eq!(["acme", "house", "other", "x"].map(number), [Some(1), Some(2), Some(1), None]);
+    let table: &[(&str, &str, &str)] = &[
+        ("org,rate\nacme,5/s\n", "unknown column `rate`", "org,max"),
+        ("org\nacme\n", "no column `max`", "org,max"),
+        ("org,max,burst\nacme,5,5\n", "`burst` is a field of `token_bucket`", "leave it out"),
+        ("org,max\nacme,0\n", "`max` is 0", "`deny`"),
+        ("org,max\nacme,5/s\n", "`max`: `5/s` is not a whole number", "digits"),
+        ("org,max\nacme,5\nacme,6\n", "a second row for the key `acme`", "line 2"),
+        ("", "the table is empty", "org,max"),
+    ];
+    for (text, message, help) in table {
+        let loaded = load(text);
+        let found = loaded.problems.iter().find(|problem| problem.message.contains(message));
+        let found = found.unwrap_or_else(|| panic!("{text}: {:#?}", loaded.problems));
+        assert!(found.help.contains(help) && loaded.domains.is_empty(), "{text}: {found}");
+    }
+}
+
+const BEFORE: &str = "\
+- {name: a, key: [user], rate: 100/s}
+- {name: b, match: {method: POST, path: \"/x*\"}, key: [], rate: 20/h, burst: 5, help: see}
+";
+
+#[test]
+fn escapes_and_cuts_file_text_in_log() {
+    let long = format!("[{}]", (0..200).map(|n| format!("m{n}")).collect::<Vec<_>>().join(", "));
+    let lines = |value: &str| {
+        let [one, other] = ["POST", value].map(|value| BEFORE.replace("POST", value));
+        let read = |limits| read_text("t.yaml", &format!("domain: api\nlimits:\n{limits}")).domains;
+        changes(&read(one), &read(other))
+    };
+    assert!(lines(r#""a\nb\e[31m""#)[0].contains(r"{method: a\nb\u{1b}[31m, path"));
+    let cut = &lines(&long)[0];
+    assert!(cut.contains("m10, ") && cut.ends_with('…') && cut.len() < 400, "{cut}");
+    let names = (0..1_000).map(|n| format!("- {{name: n{n}, match: {{p: p{n}}}, key: [], rate: 1/s}}\n"));
+    let many = read_text("t.yaml", &format!("domain: api\nlimits:\n{}", names.collect::<String>())).domains;
+    let none = read_text("t.yaml", "domain: api\nlimits: []").domains;
+    let lines = changes(&none, &many);
+    assert_eq!((lines.len(), lines[200].as_str()), (201, "and 800 more changes"));
 }

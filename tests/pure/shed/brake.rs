@@ -45,11 +45,7 @@ fn brakes_on_standing_queue_until_two_seconds_without() {
         (16, &[(750, queue(900)), (60_000, queue(0))], &[]),
         (16, &[(5_000, queue(16)), (9_000, queue(15))], &[(1_000, true), (7_000, false)]),
         // A dip in each second: no standing queue.
-        (
-            16,
-            &[(750, queue(99)), (1_000, queue(3)), (1_750, queue(99)), (2_000, queue(3)), (2_750, queue(99))],
-            &[],
-        ),
+        (16, &[(750, queue(99)), (1_000, queue(3)), (1_750, queue(99)), (2_000, queue(3))], &[]),
         // A dip while it is on: the cause returns a second later, within two seconds.
         (
             16,

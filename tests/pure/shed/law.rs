@@ -156,7 +156,7 @@ fn any_law() -> impl Strategy<Value = Controller> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(120))]
+    #![proptest_config(crate::rng::cases(120))]
 
     #[test]
     fn severity_follows_the_formula(steps in vec((reading(), elapsed()), 1..300), leak in 0.0..0.002_f64) {

@@ -4,7 +4,6 @@
 mod brake;
 mod draw;
 mod heavy;
-mod hint;
 mod law;
 mod simple;
 mod window;

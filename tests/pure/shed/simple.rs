@@ -53,11 +53,7 @@ fn maximum_here_is_fleet_part_less_other_hosts() {
     ];
     for (slots, others, here, reserve, most) in table {
         let elsewhere = PoolLoad { slots, critical: 5, noncritical: others };
-        assert_eq!(
-            elsewhere.noncritical_max_here(here, reserve),
-            most,
-            "{elsewhere:?} and {here}, {reserve}"
-        );
+        assert_eq!(elsewhere.noncritical_max_here(here, reserve), most, "{elsewhere:?}, {here}, {reserve}");
     }
 }
 

@@ -94,7 +94,7 @@ fn stays_small() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(80))]
+    #![proptest_config(crate::rng::cases(80))]
 
     #[test]
     fn is_exact_mean_for_any_sample_times(

@@ -77,10 +77,6 @@ impl Fixture {
         Fixture { bench: Bench::with(engine.into()), sessions: BTreeMap::new() }
     }
 
-    pub(crate) fn install(&self, rules: &str) {
-        self.bench.install(&format!("domain: api\n{rules}"));
-    }
-
     pub(crate) fn write(&self, path: &Path, now: Now) {
         write_tables(path, KEY, &self.engine, now, &here(now), false).unwrap();
     }
@@ -149,12 +145,6 @@ impl Fixture {
         self.sessions
             .get(&session)
             .is_some_and(|session| self.engine.release_lease(session, lease, outcome, now))
-    }
-
-    /// Asserts the number of permits taken.
-    #[track_caller]
-    pub(crate) fn assert_places(&self, in_progress: u64) {
-        assert_eq!(self.engine.in_progress(), in_progress);
     }
 }
 

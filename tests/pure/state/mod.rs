@@ -5,4 +5,3 @@ mod damage;
 mod fixture;
 mod pools;
 mod resumed;
-mod round_trips;

@@ -155,7 +155,7 @@ impl Twins {
 #[test]
 fn restarted_engine_decides_as_one_that_kept_running() {
     let mut rng = Rng::seeded(11);
-    let cases = u64::from((crate::cases(0).cases / 100).max(20));
+    let cases = u64::from((crate::rng::cases(0).cases / 100).max(20));
     let (mut granted, mut refused, mut rules_seen) = (0, 0, HashMap::new());
     for case in 0..cases {
         let chosen: Vec<&str> = LIMITS.iter().filter(|_| rng.below(4) == 0).copied().collect();

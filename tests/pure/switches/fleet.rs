@@ -19,7 +19,7 @@ const FLEET: SwitchOrigin = SwitchOrigin::Fleet { uid: 0, host: [1; 4] };
 fn host(secret: u8) -> Bench {
     let mut bench = Bench::new("  - {name: other, key: [], rate: 1/h}\n");
     bench.engine.join_fleet(HashKey::from_bytes([secret; 16]));
-    bench.reload(RULES);
+    bench.install(RULES);
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     bench
 }
@@ -51,12 +51,8 @@ fn later_switch_of_host_and_fleet_applies() {
         for target in [rule(), Target::Daemon] {
             let mut bench = host(9);
             bench.engine.set_switch(&switch(target.clone(), Mode::Disabled, own, USER)).unwrap();
-            bench.engine.apply_fleet_overrides(&switches(&[switch(
-                target.clone(),
-                Mode::Shadow,
-                fleet,
-                FLEET,
-            )]));
+            let of_fleet = switch(target.clone(), Mode::Shadow, fleet, FLEET);
+            bench.engine.apply_fleet_overrides(&switches(&[of_fleet]));
             let (mode, seen) =
                 if is_own { (Mode::Disabled, "allow") } else { (Mode::Shadow, "allow [shadow a]") };
             holds(&mut bench, seen);
@@ -109,10 +105,7 @@ fn reports_each_change_of_fleet_overrides_once() {
         (document(&[&of_rule], &[]), &[]),
         (document(&[&again], &[]), &[]),
         (document(&[&disabled], &[]), &[FleetSwitched(disabled.clone())]),
-        (
-            document(&[&of_rule, &of_one], &[]),
-            &[FleetSwitched(of_rule.clone()), FleetSwitched(of_one.clone())],
-        ),
+        (document(&[&of_rule, &of_one], &[]), &[of_rule.clone(), of_one.clone()].map(FleetSwitched)),
         (document(&[&timed(S), &of_one], &[]), &[FleetSwitched(timed(S))]),
         (document(&[&timed(2 * S), &of_one], &[]), &[]),
         (document(&[&by_another], &[]), &[FleetSwitched(by_another.clone()), FleetCleared(of_one.clone())]),

@@ -1,7 +1,5 @@
 //! Operators' overrides in virtual time: switches, blocked keys, the guard.
 
-use crate::{bench, engines};
+use crate::bench;
 mod fleet;
-mod guard;
-mod names;
 mod switching;

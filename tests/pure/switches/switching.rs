@@ -1,5 +1,5 @@
-//! Switches and blocks by hand: their bounds, their restore, and every algorithm under them. `engine/scenarios/` has
-//! the rest.
+//! Switches, blocks by hand and the guard: their bounds, their restore, every algorithm under them, and the sample of
+//! callers. `engine/scenarios/` has the rest.
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
@@ -33,7 +33,7 @@ fn restores_switches_before_rules_load() {
     let mut after = Bench::of(Mode::Enforce, "domain: other\n");
     after.engine.restore_operator_overrides(overrides.clone());
     assert_eq!(after.engine.operator_overrides(), overrides);
-    after.reload(LIMITS);
+    after.install(LIMITS);
     after.check(&[(0, "user=u", 9, "allow")]);
     after.engine.tick(at(100 * S));
     assert_eq!(after.engine.operator_overrides(), HostOverrides::default());
@@ -88,9 +88,7 @@ fn refuses_blocked_key_until_deadline_for_any_algorithm() {
         assert_eq!(bench.engine.blocked_keys().len(), 1);
         bench.engine.tick(at(60 * S));
         assert!(bench.engine.blocked_keys().is_empty());
-        assert!(
-            matches!(&*bench.engine.take_control_events(), [ControlEvent::BlockEnded(ended)] if *ended == blocked)
-        );
+        assert_eq!(bench.engine.take_control_events(), [ControlEvent::BlockEnded(blocked)]);
     }
 }
 
@@ -104,10 +102,7 @@ fn reset_key_is_fresh() {
         if *rule != "rate: unlimited" {
             assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
         }
-        assert!(
-            !bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(),
-            "{rule}: nothing is left of it"
-        );
+        assert!(!bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}: nothing is left");
         assert_eq!(trial(&mut bench), fresh, "{rule}");
         block(&bench, "a", &[("user", "u")], 60 * S);
         assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
@@ -139,11 +134,60 @@ fn keeps_blocks_by_digest_up_to_maximum() {
     let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
     after.engine.restore_operator_overrides(bench.engine.operator_overrides());
     after.check(&[(0, "user=u", 1, "limit a 10/10 after 60000000")]);
-    bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
+    bench.install("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
     bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
     let many = (0..4_096).map(|n| BlockedKey { key: [n, 0], ..blocked.clone() }).collect();
     bench.engine.restore_operator_overrides(HostOverrides { blocks: many, ..HostOverrides::default() });
     let error =
         bench.engine.block_key(&name("a"), &[("user", "x")], at(S).at, SwitchOrigin::User(0)).unwrap_err();
     assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
+}
+
+const GOOD: &str = "  - {name: a, key: [user], rate: 1000/s}\n";
+const BAD: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1}\n";
+
+#[test]
+fn samples_many_callers_fairly() {
+    for (twice, tells) in [(6_000, true), (4_000, false)] {
+        let mut bench = Bench::new(GOOD);
+        bench.install(BAD);
+        bench.engine.tick(at(0));
+        for caller in 0..10_000 {
+            let user = format!("user=u{caller}");
+            (0..=u32::from(caller < twice)).for_each(|_| drop(bench.ask(S, Ask::hit(&user, 1))));
+        }
+        (4..44).for_each(|quarter| bench.engine.tick(at(quarter * S / 4)));
+        let seen = bench.engine.take_control_events();
+        assert_eq!(!seen.is_empty(), tells, "{twice} of 10000: {seen:?}");
+        for event in seen {
+            let ControlEvent::Guard(alarm) = event else { panic!("{event:?}") };
+            // 60 %, within three standard deviations of the smallest sample.
+            assert!(alarm.callers <= 448 && alarm.callers > 150, "{alarm:?}");
+            let share = f64::from(alarm.refused) / f64::from(alarm.callers);
+            assert!((0.5..0.7).contains(&share), "{alarm:?}");
+        }
+    }
+}
+
+#[test]
+fn watches_rule_after_any_change_of_what_it_refuses() {
+    let rule = |key: &str, more: &str| format!("  - {{name: a, key: [{key}], rate: 1/h{more}}}\n");
+    for (key, more, is_watched) in [
+        ("user", "", false),
+        ("user, ip", "", true),
+        ("user", ", burst: 2", true),
+        ("user", ", match: {plan: free}", true),
+        ("user", ", unit: tokens", true),
+        ("user", ", over: {soft: 50%}", true),
+        ("user", ", block: 1min", true),
+        ("user", ", overrides: [{match: {plan: free}, rate: 2/h}]", true),
+        ("user", ", warn_at: 50%", false),
+        ("user", ", show_keys: [user]", false),
+        ("user", ", guard: shadow", false),
+        ("", "", false),
+    ] {
+        let bench = Bench::new(&rule("user", ""));
+        bench.install(&rule(key, more));
+        assert_eq!(!bench.engine.is_at_rest(), is_watched, "[{key}]{more}");
+    }
 }

@@ -6,77 +6,79 @@ use tidegate::clock::Now;
 use tidegate::engine::{AccountUse, Session};
 use tidegate::rules::Mode;
 
-use super::fixture::{Ask, Fixture, ms, s};
+use crate::bench::{Ask, Bench, s};
+use crate::engines::at_millis as ms;
 
-const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
+const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
+
 /// Abandons requests of a session on its connection, in frames of as many reports as are taken from one.
-fn abandon(fixture: &Fixture, session: &Session, requests: Range<u64>, at: Now) {
+fn abandon(bench: &Bench, session: &Session, requests: Range<u64>, at: Now) {
     for first in requests.clone().step_by(1_024) {
         let frame = first..requests.end.min(first + 1_024);
-        fixture.engine.abandon_requests(session, &mut frame.map(|id| (1, id)), at);
+        bench.engine.abandon_requests(session, &mut frame.map(|id| (1, id)), at);
     }
 }
 
 #[test]
 fn keeps_latest_reports_and_frees_expired_ones() {
-    let (mut fixture, session) = Fixture::with_session(TWO, 0);
-    let without = fixture.engine.held_bytes().total;
-    abandon(&fixture, &session, 0..5_000, s(0));
-    let mut is_granted = |id| fixture.ask(&session, s(0), Ask { id, ..Ask::acquire("a=b") }).lease.is_some();
+    let (mut bench, session) = Bench::with_session(TWO, 0);
+    let without = bench.engine.held_bytes().total;
+    abandon(&bench, &session, 0..5_000, s(0));
+    let mut is_granted = |id| bench.ask_by(&session, s(0), Ask { id, ..Ask::acquire("a=b") }).lease.is_some();
     assert!(!is_granted(4_999) && is_granted(4_999));
     assert!(is_granted(3), "the oldest gave way");
-    fixture.engine.end_session(&session, s(0));
-    let session = fixture.session(2, 0, s(0));
-    abandon(&fixture, &session, 0..9, s(0));
-    let sweep = |at| (0..64).for_each(|_| fixture.engine.sweep(at));
+    bench.engine.end_session(&session, s(0));
+    let session = bench.session(2, 0, s(0));
+    abandon(&bench, &session, 0..9, s(0));
+    let sweep = |at| (0..64).for_each(|_| bench.engine.sweep(at));
     sweep(ms(59_999));
-    assert!(fixture.engine.held_bytes().total > without);
+    assert!(bench.engine.held_bytes().total > without);
     sweep(s(60));
-    assert_eq!(fixture.engine.held_bytes().total, without);
+    assert_eq!(bench.engine.held_bytes().total, without);
 }
 
 #[test]
 fn full_account_bounds_reports_of_all_sessions() {
     const USER_BYTES_MAX: usize = 16 << 20;
-    let mut fixture = Fixture::new(TWO);
-    let sessions: Vec<_> = (1..=250).map(|name| fixture.session(name, 0, s(0))).collect();
-    let without = fixture.engine.held_bytes().total;
-    sessions.iter().for_each(|session| abandon(&fixture, session, 0..1_024, s(0)));
-    let reports = fixture.engine.held_bytes().total - without;
+    let mut bench = Bench::new(TWO);
+    let sessions: Vec<_> = (1..=250).map(|name| bench.session(name, 0, s(0))).collect();
+    let without = bench.engine.held_bytes().total;
+    sessions.iter().for_each(|session| abandon(&bench, session, 0..1_024, s(0)));
+    let reports = bench.engine.held_bytes().total - without;
     let quarter = USER_BYTES_MAX as u64 / 4;
     assert!((quarter * 9 / 10..=quarter).contains(&reports), "{reports}");
-    let account = fixture.engine.account(1);
+    let account = bench.engine.account(1);
     assert!(account.grow(AccountUse::Buffers, USER_BYTES_MAX / 2));
     // A session with reports keeps replacing its oldest.
     let last = Ask { id: 1_023, ..Ask::acquire("a=b") };
-    assert_eq!(fixture.ask(&sessions[0], s(0), last).lease, None);
+    assert_eq!(bench.ask_by(&sessions[0], s(0), last).lease, None);
     account.shrink(USER_BYTES_MAX / 2);
-    sessions.iter().for_each(|session| fixture.engine.end_session(session, s(0)));
-    assert_eq!(fixture.engine.held_bytes().total, 0);
+    sessions.iter().for_each(|session| bench.engine.end_session(session, s(0)));
+    assert_eq!(bench.engine.held_bytes().total, 0);
 }
 
 #[test]
 fn bounds_leases_of_a_user() {
-    let mut fixture = Fixture::new("limits: []\n");
+    let mut bench = Bench::new("limits: []\n");
     for number in 1..=16 {
-        let session = fixture.session(number, 0, s(0));
+        let session = bench.session(number, 0, s(0));
         for _ in 0..1_024 {
-            assert!(fixture.acquire(&session, s(0), "a=b").lease.is_some());
+            assert!(bench.acquire(&session, s(0), "a=b").lease.is_some());
         }
     }
-    let session = fixture.session(17, 0, s(0));
-    assert_eq!(fixture.acquire(&session, s(0), "a=b").line, "quota");
-    fixture.engine.end_expired_leases(s(60));
-    assert_eq!(fixture.engine.leases().live, 0);
-    assert!(fixture.acquire(&session, s(60), "a=b").lease.is_some());
+    let session = bench.session(17, 0, s(0));
+    assert_eq!(bench.acquire(&session, s(0), "a=b").line, "quota");
+    bench.engine.end_expired_leases(s(60));
+    assert_eq!(bench.engine.leases().live, 0);
+    assert!(bench.acquire(&session, s(60), "a=b").lease.is_some());
 }
 
 #[test]
 fn lease_numbers_are_unpredictable() {
-    let (mut fixture, session) = Fixture::with_session("limits: []\n", 0);
-    let numbers: Vec<u64> = (0..500).map(|_| fixture.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
+    let (mut bench, session) = Bench::with_session("limits: []\n", 0);
+    let numbers: Vec<u64> = (0..500).map(|_| bench.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
     assert!(numbers.iter().all(|number| *number > 0 && *number < 1 << 63));
     // All 499 differences differ, and each bit is set in about half of all numbers.
     let mut steps: Vec<_> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
@@ -90,63 +92,38 @@ fn lease_numbers_are_unpredictable() {
 }
 
 #[test]
-fn counts_unknown_leases_by_cause() {
-    let mut fixture = Fixture::new(TWO);
-    let (session, other) = (fixture.session(1, 0, s(0)), fixture.session(2, 0, s(0)));
-    let counted = |fixture: &Fixture| {
-        let counts = fixture.engine.leases().not_held;
-        (counts.ended, counts.foreign, counts.unknown)
-    };
-    let lease = fixture.acquire(&session, s(0), "a=b").lease;
-    assert!(fixture.engine.renew_lease(&session, lease.unwrap(), s(1)));
-    assert_eq!(counted(&fixture), (0, 0, 0), "what is held is not counted");
-    // The lease of another session, for release and renewal.
-    assert!(!fixture.release(&other, lease, s(1)));
-    assert!(!fixture.engine.renew_lease(&other, lease.unwrap(), s(1)));
-    assert_eq!(counted(&fixture), (0, 2, 0));
-    fixture.holds(1);
-    assert!(fixture.release(&session, lease, s(1)));
-    assert_eq!(counted(&fixture), (0, 2, 0));
-    // Released twice, renewed after its end, released after its time and after its session.
-    assert!(!fixture.release(&session, lease, s(1)));
-    assert!(!fixture.engine.renew_lease(&session, lease.unwrap(), s(1)));
-    let late = fixture.acquire(&session, s(1), "a=b").lease;
-    assert!(!fixture.release(&session, late, s(61)));
-    let ended = fixture.acquire(&session, s(61), "a=b").lease;
-    fixture.engine.end_session(&session, s(61));
-    assert!(!fixture.release(&session, ended, s(61)));
-    assert_eq!(counted(&fixture), (4, 2, 0));
-    // Invented numbers. One in 16 384 of them looks like a former lease.
-    let made_up = (1..=10).filter(|number| {
-        !fixture.release(&other, Some(u64::wrapping_mul(*number, 0x9E37_79B9_7F4A_7C15)), s(61))
-    });
-    assert_eq!(made_up.count(), 10);
-    assert_eq!(counted(&fixture), (4, 2, 10));
+fn counts_invented_and_revoked_leases() {
+    let (mut bench, session) = Bench::with_session(EXPORTS, 0);
+    // One in 16 384 invented numbers looks like a former lease.
+    for number in 1..=10_u64 {
+        let made_up = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        assert!(!bench.release(&session, Some(made_up), s(0)));
+    }
     // A revoked grant that was not delivered counts as no error.
-    let untold = fixture.acquire(&other, s(61), "a=b").lease;
-    fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
-    fixture.engine.revoke_lease(&other, untold.unwrap(), s(61));
-    assert_eq!(counted(&fixture), (4, 2, 10));
+    let untold = bench.acquire(&session, s(0), "org=a").lease.unwrap();
+    (0..2).for_each(|_| bench.engine.revoke_lease(&session, untold, s(0)));
+    let counts = bench.engine.leases().not_held;
+    assert_eq!((counts.ended, counts.foreign, counts.unknown), (0, 0, 10));
 }
 
 #[test]
 fn stays_within_maximum_and_frees_permit_once() {
-    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
-    let first = fixture.acquire(&session, s(0), "org=a");
+    let (mut bench, session) = Bench::with_session(EXPORTS, 0);
+    let first = bench.acquire(&session, s(0), "org=a");
     assert_eq!(first.line, "allow exports 1/2");
-    assert_eq!(fixture.acquire(&session, s(0), "org=a").line, "allow exports 0/2");
-    let third = fixture.acquire(&session, s(0), "org=a");
+    assert_eq!(bench.acquire(&session, s(0), "org=a").line, "allow exports 0/2");
+    let third = bench.acquire(&session, s(0), "org=a");
     assert_eq!(third.line, "limit exports 0/2");
     // A retry-after of half a second to one and a half, the same for the same caller.
     assert!((500_000..=1_500_000).contains(&third.retry.unwrap()), "{third:?}");
-    assert_eq!(fixture.acquire(&session, s(1), "org=a"), third);
-    assert_eq!(fixture.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
-    fixture.holds(3);
-    assert!(fixture.release(&session, first.lease, s(1)));
-    assert!(!fixture.release(&session, first.lease, s(1)), "a second release changes nothing");
-    fixture.holds(2);
-    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
-    assert_eq!(fixture.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert_eq!(bench.acquire(&session, s(1), "org=a"), third);
+    assert_eq!(bench.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
+    assert_eq!(bench.engine.in_progress(), 3);
+    assert!(bench.release(&session, first.lease, s(1)));
+    assert!(!bench.release(&session, first.lease, s(1)), "a second release changes nothing");
+    assert_eq!(bench.engine.in_progress(), 2);
+    assert_eq!(bench.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    assert_eq!(bench.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
 }
 
 fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
@@ -166,37 +143,30 @@ fn retry_gets_same_lease_without_matching_rule() {
         (Mode::Disabled, "path=/healthz", "allow"),
         (Mode::Disabled, "user=a", "allow"),
     ] {
-        let mut fixture = Fixture::of(mode, rules);
-        let session = fixture.session(1, 0, s(0));
-        let first = fixture.ask(&session, s(0), named(b"x", attributes));
-        let again = fixture.ask(&session, s(59), named(b"x", attributes));
+        let mut bench = Bench::of(mode, rules);
+        let session = bench.session(1, 0, s(0));
+        let first = bench.ask_by(&session, s(0), named(b"x", attributes));
+        let again = bench.ask_by(&session, s(59), named(b"x", attributes));
         assert_eq!((first.line.as_str(), again.line.as_str()), (line, line), "{mode} {attributes}");
         assert_eq!((first.lease.is_some(), again.lease), (true, first.lease), "{mode} {attributes}");
-        assert_eq!(fixture.engine.leases().live, 1, "{mode} {attributes}");
+        assert_eq!(bench.engine.leases().live, 1, "{mode} {attributes}");
         assert_eq!(
-            fixture.ask(&session, s(59), named(b"x", "other=one")).line,
+            bench.ask_by(&session, s(59), named(b"x", "other=one")).line,
             "conflict",
             "{mode} {attributes}"
         );
-        assert!(fixture.release(&session, first.lease, s(59)));
-        let anew = fixture.ask(&session, s(59), named(b"x", attributes)).lease;
+        assert!(bench.release(&session, first.lease, s(59)));
+        let anew = bench.ask_by(&session, s(59), named(b"x", attributes)).lease;
         assert_ne!(anew, first.lease, "{mode} {attributes}");
         assert_eq!(anew.is_none(), line.starts_with("allow per-user"), "{mode} {attributes}");
-        assert!(fixture.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
+        assert!(
+            bench.ask_by(&session, s(60), named(b"x", attributes)).lease.is_some(),
+            "{mode} {attributes}"
+        );
         // An abandoned request is dropped with its idempotency key.
-        let second = fixture.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
-        fixture.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
-        let third = fixture.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
+        let second = bench.ask_by(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
+        bench.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
+        let third = bench.ask_by(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
         assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
     }
-}
-
-#[test]
-fn retry_is_granted_at_lease_maximum() {
-    let (mut fixture, session) = Fixture::with_session(EXPORTS, 0);
-    let first = fixture.ask(&session, s(0), named(b"x", "org=a"));
-    let last = (0..1_023).map(|_| fixture.acquire(&session, s(0), "no=rule")).last();
-    assert!(last.is_some_and(|answer| answer.lease.is_some()));
-    assert_eq!(fixture.acquire(&session, s(1), "no=rule").line, "quota");
-    assert_eq!(fixture.ask(&session, s(1), named(b"x", "org=a")).lease, first.lease);
 }

@@ -1,9 +1,7 @@
 //! Leases in virtual time: they begin and end as they should, and free their permits once.
 
 mod ends;
-mod fixture;
 mod model;
-mod reserve;
 mod shedding;
 mod totals;
 mod views;

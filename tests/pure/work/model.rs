@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tidegate::engine::{Session, WorkOutcome};
 
-use super::fixture::{Ask, Fixture, ms};
+use crate::bench::{Ask, Bench};
+use crate::engines::at_millis as ms;
 
 const RULES: &str = "priorities: [critical, other]\nexempt:\n- {name: probes, match: {path: /healthz}}\n\
                      concurrency:\n- {name: short, match: {short: yes}, key: [], max: 4, expires: 2s}\n\
@@ -69,7 +70,7 @@ struct Held {
 }
 
 struct Model {
-    fixture: Fixture,
+    bench: Bench,
     /// With the time at which a session ends unless it returns.
     sessions: Vec<(Session, Option<u64>)>,
     held: HashMap<u64, Held>,
@@ -77,8 +78,8 @@ struct Model {
 }
 
 impl Model {
-    fn open(fixture: &Fixture, session: usize, now: u64) -> (Session, Option<u64>) {
-        (fixture.session(u8::try_from(session + 1).unwrap(), SLOTS[session], ms(now)), None)
+    fn open(bench: &Bench, session: usize, now: u64) -> (Session, Option<u64>) {
+        (bench.session(u8::try_from(session + 1).unwrap(), SLOTS[session], ms(now)), None)
     }
 
     fn count(&self, is: impl Fn(&Held) -> bool) -> u32 {
@@ -93,7 +94,7 @@ impl Model {
 
     fn pass(&mut self, now: u64) {
         self.now = now;
-        self.fixture.engine.tick(ms(now));
+        self.bench.engine.tick(ms(now));
         for session in 0..SLOTS.len() {
             if self.sessions[session].1.is_some_and(|ends_at| ends_at <= now) {
                 self.end(session);
@@ -104,7 +105,7 @@ impl Model {
 
     fn end(&mut self, session: usize) {
         self.held.retain(|_, held| held.session != session);
-        self.sessions[session] = Model::open(&self.fixture, session, self.now);
+        self.sessions[session] = Model::open(&self.bench, session, self.now);
     }
 
     fn acquire(
@@ -126,7 +127,7 @@ impl Model {
             ..Ask::acquire(attributes)
         };
         let of_kind = self.count(|held| held.kind == kind);
-        let answer = self.fixture.ask(&self.sessions[session].0, ms(self.now), ask);
+        let answer = self.bench.ask_by(&self.sessions[session].0, ms(self.now), ask);
         let most = [u32::MAX, 4, 3, 3, u32::MAX][kind];
         assert!(!answer.line.starts_with("limit") || of_kind == most, "{answer:?} of {of_kind}");
         if let Some(lease) = answer.lease
@@ -147,7 +148,7 @@ impl Model {
                 let lease = self.pick(index);
                 let release = || {
                     let session = &self.sessions[session].0;
-                    self.fixture.engine.release_lease(session, lease, WorkOutcome::Error, at)
+                    self.bench.engine.release_lease(session, lease, WorkOutcome::Error, at)
                 };
                 let is_own = self.held[&lease].session == session;
                 assert_eq!([release(), release()], [is_own, false]);
@@ -156,7 +157,7 @@ impl Model {
             Event::Renew(session, index) => {
                 let lease = self.pick(index);
                 let is_own = self.held[&lease].session == session;
-                let renewed = self.fixture.engine.renew_lease(&self.sessions[session].0, lease, at);
+                let renewed = self.bench.engine.renew_lease(&self.sessions[session].0, lease, at);
                 assert_eq!(renewed, is_own);
                 if is_own {
                     let held = self.held.get_mut(&lease).unwrap();
@@ -167,21 +168,21 @@ impl Model {
                 let lease = self.pick(index);
                 let Held { session, id, .. } = self.held.remove(&lease).unwrap();
                 let (session, mut ids) = (&self.sessions[session].0, std::iter::once((1, id)));
-                self.fixture.engine.abandon_requests(session, &mut ids, at);
+                self.bench.engine.abandon_requests(session, &mut ids, at);
             }
             Event::End(session) => {
-                self.fixture.engine.end_session(&self.sessions[session].0, at);
+                self.bench.engine.end_session(&self.sessions[session].0, at);
                 self.end(session);
             }
             Event::Close(session) => {
                 if self.sessions[session].1.is_none() {
-                    self.fixture.engine.close_connection(&self.sessions[session].0, at);
+                    self.bench.engine.close_connection(&self.sessions[session].0, at);
                     self.sessions[session].1 = Some(self.now + 5_000);
                 }
             }
             Event::Return(session) => {
                 if self.sessions[session].1.is_some() {
-                    self.sessions[session] = Model::open(&self.fixture, session, self.now);
+                    self.sessions[session] = Model::open(&self.bench, session, self.now);
                 }
             }
             Event::Pass(millis) => self.pass(self.now + millis),
@@ -195,7 +196,7 @@ impl Model {
     }
 
     fn check(&self) {
-        let pool = self.fixture.engine.pools(ms(self.now)).remove(0);
+        let pool = self.bench.engine.pools(ms(self.now)).remove(0);
         let most = |slots: u32| if slots == 0 { u32::MAX } else { slots };
         let busy = (0..)
             .zip(SLOTS)
@@ -203,19 +204,20 @@ impl Model {
         assert_eq!(pool.noncritical, self.count(|held| held.is_other));
         assert_eq!(pool.critical, self.count(|held| !held.is_other));
         assert_eq!((pool.busy, pool.slots), (busy.sum(), Some(5)));
-        assert_eq!(self.fixture.engine.leases().live, self.held.len() as u64);
-        self.fixture.holds(self.count(|held| (1..4).contains(&held.kind)).into());
+        assert_eq!(self.bench.engine.leases().live, self.held.len() as u64);
+        let permits = self.count(|held| (1..4).contains(&held.kind));
+        assert_eq!(self.bench.engine.in_progress(), u64::from(permits));
     }
 }
 
 proptest! {
-    #![proptest_config(crate::cases(60))]
+    #![proptest_config(crate::rng::cases(60))]
 
     #[test]
     fn leases_rules_and_pools_match_reference_model(events in prop::collection::vec(event(), 0..200)) {
-        let fixture = Fixture::new(RULES);
-        let sessions = (0..SLOTS.len()).map(|session| Model::open(&fixture, session, 0)).collect();
-        let mut model = Model { fixture, sessions, held: HashMap::new(), now: 0 };
+        let bench = Bench::new(RULES);
+        let sessions = (0..SLOTS.len()).map(|session| Model::open(&bench, session, 0)).collect();
+        let mut model = Model { bench, sessions, held: HashMap::new(), now: 0 };
         for (id, event) in (1..).zip(&events) {
             model.apply(id, event);
             model.check();

@@ -1,8 +1,8 @@
-//! Counters: each decision once, at its verdict, rule, domain and priority.
+//! Counters of removed rules, of durations, and the priority of a decision. `engine/scenarios/totals.txt` has the rest.
 
-use tidegate::engine::{Descriptors, EngineAnswer, IdempotencyKey, Op, Request, RuleTotals, VerdictTotals};
+use tidegate::engine::{Descriptors, EngineAnswer, IdempotencyKey, Op, Request, RuleTotals};
 
-use super::fixture::{Ask, Fixture, s};
+use crate::bench::{Ask, Bench, s};
 
 const RULES: &str = "priorities: [critical, get]
 deny: [{name: bots, match: {agent: bot}}]
@@ -15,80 +15,42 @@ shed:
 - {pool: web, queue_age: {others: 100ms, critical: 1s}}
 ";
 
-/// Requests of each kind, then each of them as a PEEK, which is not counted.
-fn play(fixture: &mut Fixture) {
-    let session = fixture.session(1, 0, s(0));
-    for op in [Op::Hit, Op::Peek] {
-        let mut ask = |attributes: &str, priority: &str, times: u32, queued: Option<u64>| {
-            for _ in 0..times {
-                let of = Ask { op, priority: Some(priority), queued, ..Ask::acquire(attributes) };
-                fixture.ask(&session, s(0), of);
-            }
-        };
-        ask("k=limit", "critical", 5, None);
-        ask("k=wait", "get", 4, None);
-        ask("k=soft", "get", 13, None);
-        ask("k=tried", "get", 7, None);
-        ask("agent=bot", "critical", 6, None);
-        ask("k=none", "get", 8, Some(100_001));
+/// Requests of each kind.
+fn play(bench: &mut Bench) {
+    let session = bench.session(1, 0, s(0));
+    for (attributes, priority, times, queued) in [
+        ("k=limit", "critical", 5, None),
+        ("k=wait", "get", 4, None),
+        ("k=soft", "get", 13, None),
+        ("k=tried", "get", 7, None),
+        ("agent=bot", "critical", 6, None),
+        ("k=none", "get", 8, Some(100_001)),
+    ] {
+        let ask = Ask { priority: Some(priority), queued, ..Ask::hit(attributes, 1) };
+        (0..times).for_each(|_| drop(bench.ask_by(&session, s(0), ask)));
     }
 }
 
-fn rule(fixture: &Fixture, name: &str) -> RuleTotals {
-    fixture.engine.totals().rules.into_iter().find(|rule| *rule.rule == *name).unwrap_or_default()
-}
-
-#[test]
-fn counts_each_decision_by_verdict_rule_domain_and_priority() {
-    let mut fixture = Fixture::new(RULES);
-    play(&mut fixture);
-    let totals = fixture.engine.totals();
-    let seen = [
-        totals.verdicts.allow,
-        totals.verdicts.limit,
-        totals.verdicts.wait,
-        totals.verdicts.deny,
-        totals.verdicts.shed,
-    ];
-    // Of the soft rule ten are within, two above, and one is refused.
-    assert_eq!(seen, [2 + 1 + 12 + 7, 3 + 1, 3, 6, 8]);
-    let of = |name: &str| {
-        let RuleTotals { verdicts, pass, near, over, refuse, would_refuse, .. } = rule(&fixture, name);
-        let VerdictTotals { allow, limit, wait, deny, shed } = verdicts;
-        ([allow, limit, wait, deny, shed], [pass, near, over, refuse, would_refuse])
-    };
-    assert_eq!(of("limited"), ([2, 3, 0, 0, 0], [2, 0, 0, 3, 0]));
-    assert_eq!(of("paced"), ([1, 0, 3, 0, 0], [4, 0, 0, 0, 0]));
-    assert_eq!(of("soft"), ([12, 1, 0, 0, 0], [8, 2, 2, 1, 0]));
-    assert_eq!(of("tried"), ([0; 5], [1, 0, 0, 0, 6]), "no reply names a rule in shadow");
-    assert_eq!(of("bots"), ([0, 0, 0, 6, 0], [0, 0, 0, 6, 0]));
-    assert_eq!(of("web/queue_age"), ([0, 0, 0, 0, 8], [2 + 4 + 12 + 7, 0, 0, 8, 0]));
-    let named = |all: &[(Box<str>, VerdictTotals)], name: &str| {
-        let VerdictTotals { allow, limit, wait, deny, shed } =
-            all.iter().find(|(known, _)| **known == *name).unwrap().1;
-        [allow, limit, wait, deny, shed]
-    };
-    assert_eq!(named(&totals.unnamed, "api"), [7, 0, 0, 0, 0]);
-    assert_eq!(named(&totals.priorities, "critical"), [2, 3, 0, 6, 0]);
-    assert_eq!(named(&totals.priorities, "get"), [1 + 12 + 7, 1, 3, 0, 8]);
+fn rule(bench: &Bench, name: &str) -> RuleTotals {
+    bench.engine.totals().rules.into_iter().find(|rule| *rule.rule == *name).unwrap_or_default()
 }
 
 #[test]
 fn totals_of_removed_rules_stay_in_the_sum() {
-    let mut fixture = Fixture::new(RULES);
-    play(&mut fixture);
-    let before: Vec<RuleTotals> = fixture.engine.totals().rules;
+    let mut bench = Bench::new(RULES);
+    play(&mut bench);
+    let before: Vec<RuleTotals> = bench.engine.totals().rules;
     // More names than counter slots.
     for number in 0..3 {
         let rule = |rule: u32| format!("- {{name: r{number}-{rule}, key: [], rate: 1/s}}\n");
-        fixture.install(&format!("limits:\n{}", (0..400).map(rule).collect::<String>()));
+        bench.install(&format!("limits:\n{}", (0..400).map(rule).collect::<String>()));
         // A slot is not reused while a thread has rules that count there.
-        let session = fixture.session(1, 0, s(0));
-        fixture.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("") });
+        let session = bench.session(1, 0, s(0));
+        bench.ask_by(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("") });
     }
-    assert_eq!(rule(&fixture, "limited"), RuleTotals::default(), "its counters went to another rule");
+    assert_eq!(rule(&bench, "limited"), RuleTotals::default(), "its counters went to another rule");
     let sum = |rules: &[RuleTotals], of: fn(&RuleTotals) -> u64| rules.iter().map(of).sum::<u64>();
-    let after = fixture.engine.totals().rules;
+    let after = bench.engine.totals().rules;
     for of in [
         |rule: &RuleTotals| rule.verdicts.allow,
         |rule: &RuleTotals| rule.verdicts.limit,
@@ -108,23 +70,23 @@ fn totals_of_removed_rules_stay_in_the_sum() {
 
 #[test]
 fn times_one_batch_of_sixty_four_by_its_decisions() {
-    let mut fixture = Fixture::new(RULES);
-    assert_eq!((0..640).filter(|_| fixture.decider.should_time_decision()).count(), 10);
+    let mut bench = Bench::new(RULES);
+    assert_eq!((0..640).filter(|_| bench.decider.should_time_decision()).count(), 10);
     // Four decisions of 5 000 ns each, one longer than any bound, and one of the shortest.
     [(5_000, 4), (100_000_001, 1), (1_000, 1)]
         .into_iter()
-        .for_each(|(nanos, of)| fixture.decider.record_duration(nanos, of));
-    let spans = fixture.engine.totals().spans;
+        .for_each(|(nanos, of)| bench.decider.record_duration(nanos, of));
+    let spans = bench.engine.totals().spans;
     assert_eq!(spans.nanos, 4 * 5_000 + 100_000_001 + 1_000);
     let counted: Vec<_> = spans.counts.into_iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(counted, [(Some(1_000), 1), (Some(5_000), 4), (None, 1)]);
-    fixture.decider.count_panic();
-    assert_eq!(fixture.engine.totals().panics, 1);
+    bench.decider.count_panic();
+    assert_eq!(bench.engine.totals().panics, 1);
 }
 
 #[test]
 fn decision_names_the_priority_of_its_request() {
-    let mut fixture = Fixture::new(RULES);
+    let mut bench = Bench::new(RULES);
     for (attribute, asked, expected) in [
         (("k", "soft"), Some("critical"), "critical"),
         (("k", "soft"), Some("get"), "get"),
@@ -142,7 +104,7 @@ fn decision_names_the_priority_of_its_request() {
             ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
         };
         for _ in ["first", "retry"] {
-            let EngineAnswer::Decided(decision) = fixture.decider.decide(&request, s(0)) else {
+            let EngineAnswer::Decided(decision) = bench.decider.decide(&request, s(0)) else {
                 panic!("{name}")
             };
             assert_eq!(decision.priority, Some(expected), "{name}");

@@ -20,11 +20,7 @@ fn uses_fallback_in_outage_and_while_checks_time_out() {
             fleet_status.set_redis_reachable(is_reachable);
             fleet_status.set_late_wait(std::time::Duration::MAX);
             let mut share = ShareState::fresh(&quota, at(0));
-            assert_eq!(
-                drain(&mut share, &quota, at(0)),
-                admitted,
-                "{when_down:?}, reachable: {is_reachable}"
-            );
+            assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}, {is_reachable}");
             if is_reachable {
                 assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?} is owed");
             }

@@ -84,11 +84,7 @@ fn fleet_windows_end_with_host_windows() {
     for (like, turns) in table {
         let quota = ShareQuota::for_window(like.clone(), 0, Fallback::Share).unwrap();
         assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{like:?}");
-        assert_eq!(
-            (quota.window_length(), quota.bucket().burst()),
-            (like.window(), like.limit()),
-            "{like:?}"
-        );
+        assert_eq!((quota.window_length(), quota.bucket().burst()), (like.window(), like.limit()));
     }
 }
 
