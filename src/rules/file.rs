@@ -71,7 +71,7 @@ pub(super) struct CommonFields<'n> {
     pub(super) key: Vec<Spanned<KeyEntry<'n>>>,
     #[schemars(description = MODE)]
     pub(super) mode: Option<Mode>,
-    /// from which share of the limit on a request that passes is noted as near it. Default: never.
+    /// above which share of the limit a request that passes is noted as near it. Default: never.
     pub(super) warn_at: Option<PercentText>,
     /// whether response headers may name it. Default: `true`.
     pub(super) advertise: Option<bool>,
