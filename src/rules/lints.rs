@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::de::{TYPO, nearest};
 use super::draft::Draft;
@@ -12,8 +13,9 @@ use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::{
     Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, OverTreatment, Pattern, RefusedCost, Rule,
-    candidate_of,
+    candidate_of, words,
 };
+use crate::clock::Micros;
 use crate::limit::Quota;
 
 /// Checks the domains. `is_complete`: all files were read, so that missing entries are really missing.
@@ -28,6 +30,7 @@ pub(super) fn lint(
     for domain in domains {
         lints.lists(domain);
         lints.redundant(domain);
+        lints.delayed(domain);
         lints.suspects(domain);
         lints.compared(domain);
         for rule in &domain.contents.rules {
@@ -230,6 +233,42 @@ impl Lints<'_> {
         }
     }
 
+    /// Warns of leaky buckets in which a slower one, by another key, delays the work of the same requests.
+    fn delayed(&mut self, domain: &Draft) {
+        let leaky = domain.contents.rules.iter().filter(|rule| rule.mode == Mode::Enforce);
+        let leaky: Vec<_> = leaky
+            .filter_map(|rule| match rule.limit.quota()? {
+                Quota::LeakyBucket(quota) => {
+                    let queue = u64::from(quota.queue());
+                    Some((rule, Micros(quota.bucket().window().0 / (queue + 1) * queue)))
+                }
+                _ => None,
+            })
+            .take(LEAKY_COMPARED_MAX)
+            .collect();
+        for (rule, wait_max) in &leaky {
+            let meets = |other: &Rule| {
+                let (own, others) = (&rule.conditions, &other.conditions);
+                own.is_empty() || others.is_empty() || own == others
+            };
+            let holds_up = |(other, longer): &&(&Rule, Micros)| {
+                longer > wait_max && other.key != rule.key && meets(other)
+            };
+            let Some((other, longer)) = leaky.iter().filter(holds_up).max_by_key(|(_, longer)| *longer)
+            else {
+                continue;
+            };
+            let message = format!(
+                "{} can hold up all of {} for {}: what it delays has its place here then, and later work queues behind",
+                shown(&other.name),
+                shown(&rule.name),
+                words::span(Duration::from(*longer))
+            );
+            let help = "give the faster one another algorithm, or no requests of the slower one";
+            self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
+        }
+    }
+
     /// Warns of rules that no request reaches, as an entry of `exempt` or `deny` matches all of theirs.
     fn lists(&mut self, domain: &Draft) {
         // An entry that matches everything is reported by the reader.
@@ -396,6 +435,9 @@ const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
 
 /// They take tens of milliseconds.
 const COMPARISONS_MAX: usize = 1_000_000;
+
+/// Each is compared with all.
+const LEAKY_COMPARED_MAX: usize = 100;
 
 /// They take a third of a millisecond of each request.
 const COMPARED_MAX: usize = 1_000;

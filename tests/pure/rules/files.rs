@@ -101,7 +101,7 @@ fn warning_across_files_shows_the_line() {
         &[("a.yaml", API_A), ("b.yaml", api_d)],
         "api: a d",
         &[],
-        &["b.yaml:4:10: warning: `d` never refuses"],
+        &["b.yaml:4:10: warning: `d` refuses nothing"],
     );
 }
 
