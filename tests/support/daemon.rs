@@ -1,7 +1,7 @@
 //! A daemon for one test, with its socket, settings, rules and log in a temporary directory.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -384,10 +384,6 @@ impl Script {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
-    }
-
-    pub(crate) fn write_line(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
     pub(crate) fn end_input(&mut self) {

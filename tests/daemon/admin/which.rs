@@ -94,28 +94,6 @@ fn refuses_start_when_admin_socket_taken() {
     });
 }
 
-#[test]
-fn one_of_simultaneous_starts_gets_admin_socket() {
-    // Two sockets, one admin socket: the loser ends, and the winner keeps it.
-    let plan = Plan::new();
-    let start = |socket: &str| {
-        let file = plan.path(&format!("{socket}.yaml"));
-        fs::write(&file, "rules: rules\nadmin: {socket: both.sock}\n").unwrap();
-        let mut command = Command::new(BINARY);
-        command.arg("serve").arg("--config").arg(file).arg("--socket").arg(plan.path(socket));
-        command.stderr(Stdio::null()).stdin(Stdio::null());
-        Process::start(&mut command)
-    };
-    for round in 0..8 {
-        let mut both = ["a.sock", "b.sock"].map(start);
-        let loser = eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
-        assert_eq!(both[loser].exit_code(), Some(75), "round {round}");
-        let answer = eventually("the other answers", || get_at(&plan.path("both.sock"), "/healthz"));
-        assert_eq!(answer.status, 200, "round {round}");
-        assert_eq!(both[1 - loser].has_ended(), None, "round {round}");
-    }
-}
-
 /// Runs a command on a host with these settings installed; `None` without permission to mount.
 fn installed(settings: &str, arguments: &str) -> Option<(Option<i32>, String, String)> {
     let run = |script: &str| {

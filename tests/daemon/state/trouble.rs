@@ -158,19 +158,6 @@ fn second_daemon_runs_without_shared_state_directory() {
     assert_eq!(first.greeted().allowed("u", 3), 2);
 }
 
-#[test]
-fn uses_wall_clock_after_reboot() {
-    let mut plan = plan();
-    let boot_id = plan.path("boot_id");
-    plan.arguments.extend(["--boot-id".into(), boot_id.to_string_lossy().into_owned()]);
-    for (name, left) in [("one", 3), ("another", 2), ("a third", 0)] {
-        fs::write(&boot_id, name).unwrap();
-        let daemon = plan.start();
-        assert_eq!(daemon.greeted().allowed("u", if left == 3 { 3 } else { 6 }), left);
-        plan = daemon.stopped();
-    }
-}
-
 /// Whether a command may be run here; else prints that the test is skipped.
 pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
     let ran = Command::new(command).args(arguments).arg("true").output();

@@ -236,21 +236,6 @@ fn warns_of_state_directory_that_every_user_may_write() {
 }
 
 #[test]
-fn drops_switch_that_expired_while_down() {
-    let daemon = plan().start();
-    daemon.run("switch per-user disabled --for 1s");
-    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
-    daemon.run("switch per-user disabled --for 1s");
-    let daemon = restart(daemon, libc::SIGKILL);
-    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
-    drop(limited(&daemon, "u1"));
-    wait_until("nothing is kept of it", || {
-        let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
-        !kept.contains("per-user")
-    });
-}
-
-#[test]
 fn warns_that_switch_is_lost_without_state_directory() {
     let daemon = Plan::new().start();
     let (code, _, warned) = daemon.outcome("switch per-user disabled");
