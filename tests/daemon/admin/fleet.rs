@@ -45,9 +45,7 @@ fn ask_for(daemon: &Daemon, tenant: &str) {
 
 #[test]
 fn reports_fleet_state_with_and_without_redis() {
-    if !is_installed() {
-        return;
-    }
+    needs!(is_installed());
     let mut redis = Redis::start(&[]);
     let daemon = sharing(&redis, "");
     ask_for(&daemon, "canary-t1");
@@ -130,9 +128,7 @@ fn assert_permits_in_use(daemon: &Daemon) {
 
 #[test]
 fn reports_bound_by_host_count_and_keys_by_digest() {
-    if !is_installed() {
-        return;
-    }
+    needs!(is_installed());
     let mut redis = Redis::start(&[]);
     let hosts = [0, 1].map(|_| sharing(&redis, ""));
     let [one, other] = &hosts;
@@ -232,9 +228,7 @@ fn warns_of_fleet_rules_without_redis() {
 
 #[test]
 fn doctor_reports_redis_faults_with_help() {
-    if !is_installed() {
-        return;
-    }
+    needs!(is_installed());
     let acl = fs::canonicalize("config/redis-acl.conf").unwrap();
     let mut redis = Redis::start_on_port(&["--include", acl.to_str().unwrap()]);
     redis.order("ACL SETUSER tidegate >correct-horse +info");

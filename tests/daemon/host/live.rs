@@ -182,30 +182,6 @@ fn reads_accept_queue_of_unix_path() {
     wait_until("the file is left, but no process listens", || reader.read().is_none());
 }
 
-#[test]
-fn keeps_samples_after_worker_exit() {
-    let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
-    let client = FakeClient::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
-    let mut sensors = SignalSensors::new(Path::new("/"));
-    let mut read = |second: u64| {
-        sensors.sample(&client, Now::at_nanos(second * 1_000_000_000));
-        client.observed()
-    };
-    let known = read(1);
-    let before = read(2);
-    worker.kill().unwrap();
-    worker.wait().unwrap();
-    if known.is_empty() {
-        assert!(before[0].is_some() && read(3)[0].is_some(), "{before:?}");
-    } else {
-        assert_eq!(
-            (before, read(3)),
-            (vec![None], vec![None]),
-            "its control group is not to be seen from here"
-        );
-    }
-}
-
 /// A machine on which a sample never ends.
 struct Stuck {
     begun: Sender<()>,

@@ -108,8 +108,7 @@ fn reads_the_files_where_proven_rules_are_damaged() {
         let proven = state(&plan, "rules-proven");
         fs::remove_file(&proven).unwrap();
         if is_pipe {
-            let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            rustix::fs::mknodat(rustix::fs::CWD, &proven, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            make_pipe(&proven);
         } else {
             fs::write(&proven, "no rules").unwrap();
         }

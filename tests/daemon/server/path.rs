@@ -19,7 +19,7 @@ fn is_socket(path: &Path) -> bool {
 fn socket_has_its_mode_and_group_from_the_start() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
     let mine = rustix::process::getegid().as_raw();
-    let other = if rustix::process::geteuid().is_root() { 12_345 } else { mine };
+    let other = if is_root() { 12_345 } else { mine };
     for (settings, group) in [("", mine), (&*format!(", group: \"{other}\""), other)] {
         // Independent of the umask.
         let plan = Plan::new().settings(&format!("socket: {{mode: \"0620\"{settings}}}"));

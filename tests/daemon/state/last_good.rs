@@ -113,9 +113,7 @@ fn ignores_damaged_last_good_rules() {
 
 #[test]
 fn keeps_last_good_rules_when_read_fails() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     // The thread that stores the rules reads them when it starts and when they change.
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
     let daemon = two_domains().stopped().with(fault).start();

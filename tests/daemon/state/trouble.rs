@@ -67,10 +67,7 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
 /// Its checksums have no secret: another user may write such files.
 #[test]
 fn uses_no_file_of_another_user() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: only root can give a file away");
-        return;
-    }
+    needs!(is_root());
     for file in ["hash-key", "tables", "rules", "switches"] {
         let daemon = plan().start();
         daemon.greeted().allowed("u", 3);
@@ -170,9 +167,7 @@ pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
 
 #[test]
 fn keeps_levels_across_time_namespaces() {
-    if !may("unshare", &["--time", "--boottime", "3600", "--fork"]) {
-        return;
-    }
+    needs!(may("unshare", &["--time", "--boottime", "3600", "--fork"]));
     // The bucket of five refills in five hours: an error of an hour would show.
     let daemon = plan().start();
     assert_eq!(daemon.greeted().allowed("u", 5), 5);
@@ -189,9 +184,7 @@ fn keeps_levels_across_time_namespaces() {
 
 #[test]
 fn logs_full_disk_once_and_retries() {
-    if !may("unshare", &["--mount"]) {
-        return;
-    }
+    needs!(may("unshare", &["--mount"]));
     let plan = plan().writes_state_every(15);
     let mount = format!(
         "exec unshare --mount sh -c 'mount -t tmpfs -o size=256k none {0} && dd if=/dev/zero of={0}/filler bs=4096 \
@@ -236,9 +229,7 @@ fn survives_file_size_limit() {
 
 #[test]
 fn restores_from_read_only_directory() {
-    if !may("unshare", &["--mount"]) {
-        return;
-    }
+    needs!(may("unshare", &["--mount"]));
     let daemon = plan().start();
     assert_eq!(daemon.greeted().allowed("u", 3), 3);
     let plan = daemon.stopped().writes_state_every(15);

@@ -110,9 +110,7 @@ fn early_in_an_hour() -> (Plan, WallClock) {
 }
 
 fn set_while_it_runs(seconds: i64) {
-    if !may_fake() {
-        return;
-    }
+    needs!(may_fake());
     let (plan, mut clock) = early_in_an_hour();
     let daemon = plan.start();
     let mut wire = daemon.greeted();
@@ -157,9 +155,7 @@ fn ignores_wall_clock_backward_step_while_running() {
 
 /// Sets the clock while a daemon runs, then while none does.
 fn set_while_it_is_away(seconds: i64) {
-    if !may_fake() {
-        return;
-    }
+    needs!(may_fake());
     let (plan, mut clock) = early_in_an_hour();
     let daemon = plan.start();
     exhaust(&daemon);
@@ -207,29 +203,18 @@ fn ignores_wall_clock_backward_step_while_down() {
     set_while_it_is_away(-HOUR);
 }
 
-/// The clock is a day ahead while callers spend their windows, then right again; also with a restart that
-/// restores state from the wrong time.
-fn wrong_for_a_moment(restarts: bool) {
-    if !may_fake() {
-        return;
-    }
+/// The clock is a day ahead while callers spend their windows, then right again.
+#[test]
+fn brief_clock_error_bounds_refusal_by_window() {
+    needs!(may_fake());
     let (plan, mut clock) = early_in_an_hour();
-    let mut daemon = plan.start();
+    let daemon = plan.start();
     step(&daemon, &mut clock, 24 * HOUR);
     let mut wire = daemon.greeted();
     for k in ["aligned", "slides"] {
         assert_eq!((0..6).filter(|_| hit(&mut wire, k)).count(), 5, "{k}");
     }
-    drop(wire);
-    if restarts {
-        let plan = daemon.stopped();
-        clock.step(-24 * HOUR);
-        daemon = plan.start();
-        daemon.await_log(&["restored the state"]);
-    } else {
-        step(&daemon, &mut clock, -24 * HOUR);
-    }
-    let mut wire = daemon.greeted();
+    step(&daemon, &mut clock, -24 * HOUR);
     for (k, longest) in [("aligned", 3_600), ("slides", 7_200)] {
         let reply = wire.ask(&request(4, k));
         assert_eq!(verdict_of(&reply), 1, "{k} was used up: {reply}");
@@ -237,14 +222,4 @@ fn wrong_for_a_moment(restarts: bool) {
         assert!(wait <= longest * 1_000_000, "{k} is refused for {wait} µs");
     }
     daemon.stopped();
-}
-
-#[test]
-fn brief_clock_error_bounds_refusal_by_window() {
-    wrong_for_a_moment(false);
-}
-
-#[test]
-fn clock_error_before_restart_bounds_refusal_by_window() {
-    wrong_for_a_moment(true);
 }

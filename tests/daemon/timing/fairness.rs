@@ -64,14 +64,6 @@ impl Flood {
     }
 }
 
-pub(crate) fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: only root can be two users");
-    }
-    is_root
-}
-
 fn open_to_all(threads: u32) -> Daemon {
     Plan::new().threads(threads).open_to_all().start()
 }
@@ -115,9 +107,7 @@ fn medians<C>(mut clients: [&mut C; 2], ask: impl Fn(&mut C)) -> [u64; 2] {
 
 #[test]
 fn flood_of_one_user_keeps_latency_of_another() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     for (threads, connections, bytes) in
         [(1, 16, 110), (1, 1, 110), (1, 900, 20), (1, 200, 16_384), (2, 200, 110)]
     {
@@ -144,9 +134,7 @@ fn flood_of_one_user_keeps_latency_of_another() {
 /// The thread of an adapter is shared by user as a decision thread is.
 #[test]
 fn flood_of_an_adapter_keeps_latency_of_another_user() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     let settings = "adapters: {http: {socket: http.sock}, resp: {socket: resp.sock}}";
     let start = || Plan::new().settings(settings).open_to_all().start();
     let throttle = "CL.THROTTLE k 2 1 60\r\n";

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use super::fairness::{Flood, hit_of, is_root};
+use super::fairness::{Flood, hit_of};
 use crate::prelude::*;
 
 /// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
@@ -41,9 +41,7 @@ impl Received {
 
 #[test]
 fn flood_of_one_user_keeps_heartbeat() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     let (flooded, twin) = (watched(), watched());
     let flood = Flood::start(&flooded.0, 200, &hit_of(110));
     let mut received = [Received::default(), Received::default()];

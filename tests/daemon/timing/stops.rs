@@ -74,9 +74,7 @@ fn ends_within_a_second_under_load() {
 
 #[test]
 fn second_signal_exits_during_table_write() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     let exits = |first, second| {
         let plan = busy_plan().writes_state_every(60_000);
         let mut daemon = plan.traced("", "fsync", "fsync:delay_enter=700ms").start();

@@ -6,7 +6,6 @@ use tidegate::limit::share::Fallback;
 use super::world::{Seen, WorkPlan, run};
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, runs, seed};
 
-/// Draws a plan from a seed.
 fn plan(seed: u64) -> WorkPlan {
     let mut draw = draws(seed, 14);
     let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];

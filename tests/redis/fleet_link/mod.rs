@@ -29,7 +29,6 @@ pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
 }
 
-/// Returns a command that echoes `text`.
 pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
     RedisCommand { script, keys: Vec::new(), args: vec![text.into()] }
 }
@@ -38,7 +37,6 @@ pub(crate) fn options(url: &str) -> LinkOptions {
     LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() }
 }
 
-/// Starts a link to one server.
 pub(crate) fn link(url: &str) -> RedisLink {
     RedisLink::start(options(url), vec![count(), echo()])
 }
@@ -73,14 +71,12 @@ pub(crate) async fn up(link: &RedisLink) {
     until("connected", || is_up(link)).await;
 }
 
-/// Sends `text` and checks the echo.
 pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
     let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()]).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
-/// Increments a key; returns its value.
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
     let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"]).await?;
     match reply {
@@ -103,7 +99,6 @@ pub(crate) fn failures(link: &RedisLink, class: &str) -> u64 {
     link.failures().iter().find(|(name, _)| *name == class).unwrap().1
 }
 
-/// Captures the log during its lifetime.
 pub(crate) struct Log {
     path: tempfile::TempPath,
     _guard: tracing::subscriber::DefaultGuard,

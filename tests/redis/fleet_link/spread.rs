@@ -2,7 +2,6 @@
 
 use tidegate::fleet::link::{LinkOptions, OptionsError, RedisLink};
 
-/// Returns the tags of 256 buckets.
 fn tags() -> Vec<String> {
     (0..256).map(|bucket| format!("t{bucket:02x}")).collect()
 }
@@ -11,7 +10,6 @@ fn named(urls: &[String]) -> LinkOptions {
     LinkOptions { urls: urls.iter().map(|url| url.parse().unwrap()).collect(), ..LinkOptions::default() }
 }
 
-/// Returns the URL for each tag.
 fn spread(urls: &[String]) -> Vec<String> {
     let link = RedisLink::start(named(urls), Vec::new());
     let of = |id| link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string();

@@ -73,7 +73,6 @@ fn assert_passes(passed: &[u64], from: u64, to: u64, when: &str) {
     assert!(passed_between(passed, from, to) > 0, "nothing passes {when}");
 }
 
-/// Runs an outage until its repair.
 fn outage(breaks: impl FnOnce(&mut Redis), help: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
     let mut scene = Scene::begin();
     breaks(&mut scene.redis);

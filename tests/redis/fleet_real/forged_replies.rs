@@ -15,7 +15,6 @@ use crate::prelude::*;
 
 const KEY: &str = "tg:{tm}:overrides";
 
-/// Returns the key of the hosts of these tests.
 fn key() -> OverridesKey {
     OverridesKey::of_secret(&[7; 32])
 }
@@ -82,7 +81,6 @@ fn deceived(redis: &Redis) -> Daemon {
     host
 }
 
-/// Returns whether Redis has the newest document again.
 fn is_restored(redis: &Redis) -> bool {
     let is_string = redis.say(&format!("TYPE {KEY}")) == "+string\r\n";
     is_string && redis.say(&format!("GET {KEY}")) == redis.say("GET new")
