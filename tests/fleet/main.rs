@@ -24,7 +24,6 @@ mod engines;
 mod faults;
 mod host;
 mod load;
-mod low_demand;
 mod many_keys;
 mod measure;
 mod network;

@@ -115,8 +115,13 @@ impl Plan {
 
     /// Starts a daemon and waits for this text in its log.
     pub(crate) fn start_when(self, serving: &str) -> Daemon {
-        let process = Process::start(&mut self.command("log"));
-        let mut daemon = Daemon { process, plan: self };
+        let command = self.command("log");
+        self.start_by(command, serving)
+    }
+
+    /// Starts a daemon by its command, and waits for this text in its log.
+    pub(crate) fn start_by(self, mut command: Command, serving: &str) -> Daemon {
+        let mut daemon = Daemon { process: Process::start(&mut command), plan: self };
         eventually("the daemon serves", || {
             if let Some(status) = daemon.process.has_ended() {
                 panic!("it ended with {status}: {}", daemon.log());

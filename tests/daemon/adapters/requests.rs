@@ -85,8 +85,7 @@ fn shares_budgets_with_the_socket() {
     }
     assert_eq!(exchange(&mut http, "POST /v1/hit", &[], &body).json()["verdict"], "allow");
     assert_eq!(verdict_of(&wire.ask(&hit(9, "u1"))), 1);
-    let status = daemon.run("status --json");
-    assert!(status.contains("per-user"), "{status}");
+    has(&daemon.run("status --json"), &["per-user"]);
 }
 
 #[test]
@@ -175,7 +174,7 @@ const FAULTS: &[(&str, &str, u16, &str)] = &[
     ("POST /v1/hit", r#"{"attributes": {"user": 7}}"#, 400, "invalid type: integer `7`, expected a string"),
     (
         "POST /v1/hit",
-        r#"{"domain": "d", "attributes": {"a": "v"}, "descriptors": []}"#,
+        r#"{"domain": "d", "attributes": {"a": "v"}, "descriptors": [[["a", "v"]]]}"#,
         400,
         "only one of them",
     ),

@@ -92,8 +92,7 @@ fn reports_fleet_state_with_and_without_redis() {
     assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 0.0]);
     assert_eq!(metrics.of("tidegate_fleet_outages_total"), 1.0);
     assert!(metrics.of("tidegate_fleet_errors_total{class=\"down\"}") > 0.0);
-    let out = daemon.run("fleet");
-    assert!(out.contains("Redis DOWN for ") && out.contains("failures     down "), "{out}");
+    has(&daemon.run("fleet"), &["Redis DOWN for ", "failures     down "]);
     let status = daemon.run("status");
     has(&status, &["warning: Redis does not answer (", "`tidegate fleet`"]);
     redis.restart(None);
@@ -151,14 +150,12 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     assert_eq!(redis.say("KEYS *").matches(key).count(), 1, "and in Redis");
     assert!(!here.to_string().contains("canary"));
 
-    let out = one.run("fleet show per-tenant tenant=canary-t1");
-    assert!(out.contains(key) && out.contains(" borrowed, ") && out.contains(" left for all, "), "{out}");
+    has(&one.run("fleet show per-tenant tenant=canary-t1"), &[key, " borrowed, ", " left for all, "]);
     let by_digest = one.run(&format!("fleet show per-tenant --digest {}", here["digest"].as_str().unwrap()));
     assert!(by_digest.contains(key) && by_digest.contains(" borrowed, "), "{by_digest}");
     let why: Value = serde_json::from_str(&one.run("why api tenant=canary-t1 --json")).unwrap();
     assert_eq!(why["checks"][0]["digest"], here["digest"], "one digest everywhere");
-    let out = other.run("fleet show api/per-tenant tenant=canary-t1");
-    assert!(out.contains("no recent request"), "{out}");
+    has(&other.run("fleet show api/per-tenant tenant=canary-t1"), &["no recent request"]);
     let files = one.plan.path("rules");
     let explain = format!("explain api tenant=canary-t1 --live --rules {}", files.display());
     let out = one.run(&explain);
@@ -218,8 +215,7 @@ fn warns_of_fleet_rules_without_redis() {
     assert_eq!(page["rules"][0]["shared"], false);
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
     has(&warnings, &["`scope: fleet` is in 2 rules:", "fleet_secret_files"]);
-    let out = daemon.run("fleet");
-    assert!(out.contains("shares with no other host") && out.contains("this host alone"), "{out}");
+    has(&daemon.run("fleet"), &["shares with no other host", "this host alone"]);
     // Without fleet rules there is no report.
     let alone = Plan::new().start();
     assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);

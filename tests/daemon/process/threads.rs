@@ -158,8 +158,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
     command.env("TIDEGATE_DEBUG_PANIC", THREADS.join(","));
     // A service manager's socket, so that the notify thread runs.
     command.env("NOTIFY_SOCKET", plan.path("notify"));
-    let mut daemon = Daemon { process: Process::start(&mut command), plan };
-    daemon.await_log(&[" serving "]);
+    let mut daemon = plan.start_by(command, " serving ");
     assert_limits(&daemon);
     wait_until("the admin socket is there", || admin_socket(&daemon).exists());
     for thread in THREADS {

@@ -84,11 +84,8 @@ fn uses_no_file_of_another_user() {
         let daemon = plan.start();
         let path = path.display().to_string();
         daemon.await_log(&["WARN", &path, "owner=4711", "the user 4711 may change it; help: "]);
-        let expected = match file {
-            // The switch holds, or the domain has no limits.
-            "hash-key" | "tables" | "rules" => 6,
-            _ => 2,
-        };
+        // The switch holds, or the domain has no limits.
+        let expected = if file == "switches" { 2 } else { 6 };
         assert_eq!(daemon.greeted().allowed("u", 6), expected, "{file}: {}", daemon.log());
         if file == "rules" {
             daemon.await_log(&["ERROR", "domain=api", "NO LIMITS"]);

@@ -36,8 +36,7 @@ fn switch_command_applies_to_next_request() {
     let listed = daemon.run("switch");
     assert!(listed.starts_with("switched  api/per-user: disabled until 2"), "{listed}");
     let by = format!("by uid {}", rustix::process::geteuid().as_raw());
-    let status = daemon.run("status");
-    assert!(status.contains("\nswitched  api/per-user: disabled until 2"), "{status}");
+    has(&daemon.run("status"), &["\nswitched  api/per-user: disabled until 2"]);
     assert!(listed.contains(&by) && listed.contains("(without it: enforce)"), "{listed}");
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: back to what its file says\n");
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: was not switched\n");
@@ -47,8 +46,7 @@ fn switch_command_applies_to_next_request() {
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
     assert_eq!(late.ask(&hello())[3]["mode"], "shadow", "who comes now is told");
-    let printed = daemon.run("switch per-user enforce");
-    assert!(printed.contains("but the whole daemon is in shadow, so this is too"), "{printed}");
+    has(&daemon.run("switch per-user enforce"), &["but the whole daemon is in shadow, so this is too"]);
     daemon.run("switch --all enforce");
     assert_eq!(verdict(&mut wire, "u1"), 1);
     // Each change is logged with its user.

@@ -13,9 +13,7 @@ fn watched() -> (Daemon, UnixDatagram) {
     notify_socket.set_nonblocking(true).unwrap();
     let mut command = plan.command("log");
     command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "1000000");
-    let daemon = Daemon { process: Process::start(&mut command), plan };
-    daemon.await_log(&[" serving "]);
-    (daemon, notify_socket)
+    (plan.start_by(command, " serving "), notify_socket)
 }
 
 /// The watchdog messages of a daemon, and the longest gap between them.

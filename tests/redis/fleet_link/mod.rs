@@ -1,6 +1,7 @@
 //! Tests the link with real servers: its connections, its reaction to failures, and its checks of replies.
 
 use crate::prelude::*;
+use crate::redis_server::Redis;
 use crate::{certificates, liar, redis_cluster, redis_server};
 mod calls;
 mod cluster;
@@ -39,6 +40,20 @@ pub(crate) fn options(url: &str) -> LinkOptions {
 
 pub(crate) fn link(url: &str) -> RedisLink {
     RedisLink::start(options(url), vec![count(), echo()])
+}
+
+/// A server with these options, and a link that is connected to it.
+pub(crate) async fn linked(options: &[&str]) -> (Redis, RedisLink) {
+    let redis = Redis::start(options);
+    let link = link(&redis.url());
+    up(&link).await;
+    (redis, link)
+}
+
+/// The class of a failure, and whether Redis may have run the command.
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, LinkError>) -> (FailureClass, bool) {
+    let error = result.unwrap_err();
+    (error.class, error.may_have_run)
 }
 
 pub(crate) fn one(link: &RedisLink) -> NodeStatus {
