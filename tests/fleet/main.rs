@@ -34,7 +34,6 @@ mod plan;
 mod random;
 mod remote_checks;
 mod reserve;
-mod rotation;
 mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;

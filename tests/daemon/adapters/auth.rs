@@ -1,9 +1,8 @@
 //! Requests of proxies, and of clients over TCP.
 
-use std::net::TcpStream;
-
 use super::{RULES, connect, exchange, patient, post, send, with_http};
 use crate::prelude::*;
+use std::net::TcpStream;
 
 const AUTH: &str = "auth: {domain: shop, attributes: {user: X-User, agent: User-Agent, mail: X-Mail}}";
 

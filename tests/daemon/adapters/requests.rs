@@ -1,9 +1,8 @@
 //! Requests in JSON: every verdict, every wrong body.
 
-use std::net::Shutdown;
-
 use super::{Answer, connect, exchange, post, request_bytes, send, start, with_http};
 use crate::prelude::*;
+use std::net::Shutdown;
 
 const SESSION: &[&str] = &["tidegate-session: one"];
 

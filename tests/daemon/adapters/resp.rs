@@ -1,10 +1,9 @@
 //! RESP: redis-cli, and raw bytes.
 
-use std::io::ErrorKind;
-use std::net::{Shutdown, TcpStream};
-
 use super::{RULES, patient};
 use crate::prelude::*;
+use std::io::ErrorKind;
+use std::net::{Shutdown, TcpStream};
 
 /// A patient daemon with the adapter on a socket, and further settings.
 fn with_resp(settings: &str) -> Daemon {

@@ -1,10 +1,9 @@
 //! Operators' views of fleet budgets: real daemons with a real Redis, connected and not.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 const RULES: &str = "\
 domain: api

@@ -42,33 +42,3 @@ fn garbage_closes_only_its_own_connection() {
     assert_eq!(String::from_utf8_lossy(&answer).matches("HTTP/1.1 200").count(), 1);
     assert_eq!(get(&daemon, "/healthz").status, 200);
 }
-
-#[test]
-fn serves_beside_clients_that_read_no_response() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let unread: Vec<UnixStream> = (0..10)
-        .map(|_| {
-            let mut stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-            stream
-        })
-        .collect();
-    for id in 0..100 {
-        assert_eq!(wire.ask(&hit(id, "u"))[0], 1);
-    }
-    assert_eq!(get(&daemon, "/status").status, 200);
-    drop(unread);
-}
-
-#[test]
-fn drain_ignores_open_admin_connections() {
-    let mut daemon = daemon();
-    let mut half = UnixStream::connect(admin_socket(&daemon)).unwrap();
-    half.write_all(b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").unwrap();
-    let begin = read_boot_nanos();
-    daemon.stop();
-    let took = Duration::from_nanos(read_boot_nanos() - begin);
-    assert!(took < Duration::from_secs(5), "the patience of the doors was not waited for: {took:?}");
-    assert!(!admin_socket(&daemon).exists(), "its path is gone with it");
-}

@@ -1,9 +1,8 @@
 //! `tidegate record`: a complete trace with hashed values, which a replay decides like the daemon.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::scrape::scrape;
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 /// Limits of every kind that a trace can represent.
 const RULES: &str = "\

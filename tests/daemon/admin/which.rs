@@ -157,9 +157,3 @@ fn settings_with_error_take_no_command_away() {
     let (code, _, err) = run(&format!("status --socket {}", daemon.plan.path("u/u.sock").display())).unwrap();
     assert!(code == Some(1) && err.contains("help: correct the settings") && err.contains("modee"), "{err}");
 }
-
-#[test]
-fn commands_find_admin_socket_by_the_daemons_settings() {
-    let daemon = Plan::new().settings("admin: {socket: elsewhere.sock}").start();
-    await_status(&daemon.socket());
-}

@@ -1,9 +1,8 @@
-//! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can start.
-
-use tidegate::sys::{read_slice, request_short_slice};
+//! A machine without CPU time or threads to spare, and the CPU time of a daemon without clients.
 
 use super::machine::Group;
 use crate::prelude::*;
+use tidegate::sys::{read_slice, request_short_slice};
 
 /// The slices of a daemon's decision threads in nanoseconds. `None`: this kernel does not show them.
 fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
@@ -44,4 +43,21 @@ fn has_slices() -> bool {
     // Use a new thread, as the slice stays.
     let result = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
     result.join().unwrap().is_ok_and(|slice| !slice.is_zero())
+}
+
+#[test]
+fn wakes_rarely_without_clients() {
+    let daemon = daemon();
+    // The start, and a scheduler that is late, make a span fail.
+    eventually("a span with few wake-ups", || {
+        let waits = || ["tidegate", "decide-0"].map(|thread| daemon.process.waits_of(thread));
+        let (begin, before) = (read_boot_nanos(), waits());
+        sleep(Duration::from_secs(1));
+        let after = waits();
+        let ticks = (read_boot_nanos() - begin) / 250_000_000;
+        let [accepting, deciding] = [after[0] - before[0], after[1] - before[1]];
+        // With a tick every 250 ms it was two for each tick, and one of the decision thread.
+        (accepting <= ticks && deciding <= ticks / 4).then_some(())
+    });
+    daemon.greeted().assert_served();
 }

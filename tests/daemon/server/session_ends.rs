@@ -1,9 +1,8 @@
 //! Leases end with connections that close at any time, and with exited processes.
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::work::{acquire, daemon, free_permits, lease_of};
 use crate::prelude::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]

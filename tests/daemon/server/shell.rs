@@ -1,11 +1,10 @@
 //! `tidegate hit`, `tidegate peek` and `tidegate bench` in a shell.
 
+use super::caps::greeted_at_last;
+use crate::prelude::*;
 use std::os::unix::net::UnixListener;
 use std::process::Output;
 use std::thread::JoinHandle;
-
-use super::caps::greeted_at_last;
-use crate::prelude::*;
 
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command(socket, arguments).output().unwrap()

@@ -1,12 +1,11 @@
 //! A failing or slow disk: decisions continue, the previous file stays valid, the failure is logged.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-
 use super::restarts::{end, plan, state};
 use super::strace::{Fault, calls, may_trace};
 use crate::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 /// Users besides the observed one, so that a snapshot takes several writes.
 const USERS: u64 = 12_000;

@@ -1,9 +1,8 @@
 //! Faults of the state directory: the daemon serves, logs each once, and recovers.
 
-use std::os::unix::fs::{MetadataExt, chown, symlink};
-
 use super::restarts::{end, plan, state};
 use crate::prelude::*;
+use std::os::unix::fs::{MetadataExt, chown};
 
 /// Asserts that the daemon serves and logs one line with these words.
 fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
@@ -117,24 +116,6 @@ fn warns_of_missing_directory_until_created() {
     daemon.await_log(&["WARN", "cannot be written"]);
     assert_eq!(daemon.greeted().allowed("other", 6), 5);
     end(daemon);
-}
-
-#[test]
-fn survives_file_or_link_in_place_of_directory() {
-    let plan = plan().writes_state_every(15);
-    fs::remove_dir(state(&plan)).unwrap();
-    fs::write(state(&plan), "a file").unwrap();
-    let plan = serves_and_logs(plan, &["WARN", "cannot be written", "Not a directory"]);
-    fs::remove_file(state(&plan)).unwrap();
-    fs::create_dir(state(&plan)).unwrap();
-    fs::write(plan.path("victim"), "untouched").unwrap();
-    for planted in ["tables.new", "hash-key.new", "lock"] {
-        symlink(plan.path("victim"), state(&plan).join(planted)).unwrap();
-    }
-    let daemon = plan.start();
-    daemon.await_log(&["WARN", "cannot be written"]);
-    let plan = daemon.stopped();
-    assert_eq!(fs::read(plan.path("victim")).unwrap(), b"untouched");
 }
 
 #[test]

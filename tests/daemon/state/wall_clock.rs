@@ -1,7 +1,5 @@
 //! Steps of the wall clock by an hour, with the daemon running or down, leave intervals unaffected.
 
-use tidegate::clock::unix_nanos;
-
 use super::faketime::{WallClock, may_fake};
 use super::restarts::{of_session, plan};
 use crate::prelude::*;
@@ -102,16 +100,9 @@ fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
     wait_until("the daemon sees the step", || moved(read()));
 }
 
-/// Rules, and a wall clock at 10 min past an hour: no window ends during a test.
-fn early_in_an_hour() -> (Plan, WallClock) {
-    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
-    clock.step(600 - unix_nanos() / 1_000_000_000 % HOUR);
-    (plan, clock)
-}
-
 fn set_while_it_runs(seconds: i64) {
     needs!(may_fake());
-    let (plan, mut clock) = early_in_an_hour();
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     let daemon = plan.start();
     let mut wire = daemon.greeted();
     exhaust(&daemon);
@@ -156,7 +147,7 @@ fn ignores_wall_clock_backward_step_while_running() {
 /// Sets the clock while a daemon runs, then while none does.
 fn set_while_it_is_away(seconds: i64) {
     needs!(may_fake());
-    let (plan, mut clock) = early_in_an_hour();
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     let daemon = plan.start();
     exhaust(&daemon);
     let before = all_refusals(&mut daemon.greeted());
@@ -204,7 +195,7 @@ fn ignores_wall_clock_backward_step_while_down() {
 #[test]
 fn brief_clock_error_bounds_refusal_by_window() {
     needs!(may_fake());
-    let (plan, mut clock) = early_in_an_hour();
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     let daemon = plan.start();
     step(&daemon, &mut clock, 24 * HOUR);
     let mut wire = daemon.greeted();

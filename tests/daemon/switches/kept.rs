@@ -1,13 +1,11 @@
 //! The file of operators' overrides.
 
+use super::commands::{plan, restart};
+use crate::prelude::*;
 use std::os::unix::fs::chown;
-
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::state::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};
-
-use super::commands::{plan, restart};
-use crate::prelude::*;
 
 const HOUR: u64 = 3_600_000_000_000;
 

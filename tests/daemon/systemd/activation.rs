@@ -1,13 +1,12 @@
 //! The daemon uses a passed socket unchanged.
 
+use super::tools::program;
+use crate::prelude::*;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
-
-use super::tools::program;
-use crate::prelude::*;
 
 /// The daemon behind `systemd-socket-activate`, which starts it at the first connection.
 fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {

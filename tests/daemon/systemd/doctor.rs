@@ -1,9 +1,8 @@
 //! `tidegate doctor` finds every fault, with help.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::tools::output_text;
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 fn started() -> Daemon {
     let plan = Plan::new();

@@ -1,9 +1,8 @@
 //! The packaged units under a real systemd: every restriction is effective, and the daemon works.
 
-use std::collections::HashMap;
-
 use super::tools::{output_text, project};
 use crate::prelude::*;
+use std::collections::HashMap;
 
 #[test]
 fn runs_and_restarts_under_systemd() {

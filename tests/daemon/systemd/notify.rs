@@ -1,8 +1,7 @@
 //! Messages to a service manager.
 
-use std::os::unix::net::UnixDatagram;
-
 use crate::prelude::*;
+use std::os::unix::net::UnixDatagram;
 use tidegate::clock::read_monotonic_micros;
 
 /// The manager's end of its socket.

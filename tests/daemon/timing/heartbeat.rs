@@ -1,9 +1,8 @@
 //! Watchdog messages of a flooded daemon beside those of an idle one.
 
-use std::os::unix::net::UnixDatagram;
-
 use super::fairness::{Flood, hit_of};
 use crate::prelude::*;
+use std::os::unix::net::UnixDatagram;
 
 /// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
 /// daemon needs none.

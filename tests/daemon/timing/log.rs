@@ -1,14 +1,12 @@
 //! A log that cannot be written affects only the log.
 
-use std::fs::File;
-use std::io::{PipeReader, pipe};
-use std::os::fd::OwnedFd;
-
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-
 use super::machine::timed;
 use super::tries;
 use crate::prelude::*;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::fs::File;
+use std::io::{PipeReader, pipe};
+use std::os::fd::OwnedFd;
 
 /// Kinds of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

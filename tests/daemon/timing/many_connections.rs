@@ -1,9 +1,8 @@
 //! A thousand connections at once: with half a frame, and after a restart.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use super::fairness::{RATIO_MAX, round_trips};
 use crate::prelude::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CROWD: usize = 1_000;
 

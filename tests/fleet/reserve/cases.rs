@@ -44,6 +44,13 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     assert!(world.most(settles_ms) <= MOST, "{}", world.most(settles_ms));
     assert!(world.mean(10_000) >= 0.78, "{}", world.mean(10_000));
 
+    // Claims change little: few heartbeats.
+    let count = |world: &World| world.hosts.iter().flatten().map(|host| host.sent.len()).sum::<usize>();
+    let before = count(world);
+    world.run(5_000, |_| 2.0);
+    let heartbeats = count(world) - before;
+    assert!(!is_sound || heartbeats <= world.hosts.len() * 5 * 8, "{heartbeats} in five seconds");
+
     world.hosts[3].as_mut().unwrap().utc = 30_000_000_000;
     world.run(5_000, |_| 2.0);
     assert!(world.most(5_000) <= MOST);
@@ -83,34 +90,6 @@ fn whatever_happens(world: &mut World, is_sound: bool) {
     let (came, served) = world.critical;
     let part = served as f64 / came as f64;
     assert!(part >= 0.999, "{part} of {came}");
-}
-
-/// Half of the hosts are nearly idle: the other half uses their slots and returns them on demand, before any
-/// slot is used twice.
-#[test]
-fn busy_hosts_use_slots_of_idle_hosts() {
-    let mut world = World::new(2, 2_000, Faults::default()).with_hosts(&[100; 10]);
-    let half = |busy: usize| move |number: usize| if (number < 5) == (busy == 0) { 2.0 } else { 0.02 };
-    let borrows_ms = if is_short() { 12_000 } else { 20_000 };
-    world.run_strictly(borrows_ms, half(0));
-    // Five hosts use all of their slots, not four fifths.
-    let used = 2.0 * world.mean(5_000);
-    assert!(used >= 0.9, "{used}");
-    world.run_strictly(borrows_ms, half(1));
-    let used = 2.0 * world.mean(5_000);
-    assert!(used >= 0.9, "{used}");
-    // Now all hosts are busy.
-    world.run_strictly(10_000, |_| 2.0);
-    assert!(world.mean(4_000) >= 0.77, "{}", world.mean(4_000));
-    // Few heartbeats: claims change little.
-    let count = |world: &World| world.hosts.iter().flatten().map(|host| host.sent.len()).sum::<usize>();
-    let before = count(&world);
-    world.run_strictly(5_000, |_| 2.0);
-    let heartbeats = count(&world) - before;
-    assert!(heartbeats <= 10 * 5 * 8, "{heartbeats} of ten hosts in five seconds");
-    for host in world.hosts.iter().flatten() {
-        assert!(host.at_work[1] >= 75, "each has its own part back, and not {}", host.at_work[1]);
-    }
 }
 
 /// Two small hosts, one of them idle: in any order of heartbeats, the other borrows all but the idle host's

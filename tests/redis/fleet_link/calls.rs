@@ -1,10 +1,9 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
-use redis::Value;
-use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
-
 use super::{count, counted, echo, failure, failures, link, linked, one, said_back, up};
 use crate::prelude::*;
+use redis::Value;
+use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {

@@ -1,14 +1,12 @@
 //! Tests the link with a cluster of three real servers, moving a slot during commands.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
-use redis::Value;
-use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
-
 use super::redis_cluster::Three;
 use super::{failure, is_up, until};
 use crate::prelude::*;
+use redis::Value;
+use std::cell::Cell;
+use std::rc::Rc;
+use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
 fn link_to(three: &Three) -> RedisLink {
     let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();

@@ -13,9 +13,8 @@ mod storm;
 mod throttled;
 mod tls;
 
-use std::sync::OnceLock;
-
 use redis::Value;
+use std::sync::OnceLock;
 use tidegate::fleet::link::{
     FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
 };

@@ -1,12 +1,11 @@
 //! Tests passwords and permissions: required, wrong, repaired, and never shown.
 
-use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
-
 use super::{
     Log, count, counted, down, echo, failure, failures, half_a_minute_passes, is_down_for, one, options,
     said_back, until, up,
 };
 use crate::prelude::*;
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
 const PASSWORD: &str = "correct-horse-battery";
 

@@ -1,10 +1,9 @@
 //! Tests TLS with a real server and test certificates: valid ones, and each kind of invalid one.
 
-use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
-
 use super::certificates::server;
 use super::{count, down, echo, options, said_back, until, up};
 use crate::prelude::*;
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
 fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
     let ca_file = Some(redis.directory.path().join(ca));

@@ -1,12 +1,11 @@
 //! Tests all failures of Redis: callers see no error and stay limited, and the budget recovers with Redis.
 
-use rustix::process::Signal;
-
 use super::hosts::{
     Asked, CUT_OFF, Caller, LINKED, await_one_more, count_log, hosts, metric, most_at_once, passed,
     passed_between, plan, rules,
 };
 use crate::prelude::*;
+use rustix::process::Signal;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;

@@ -1,9 +1,8 @@
 //! Tests that an operator's change on one host holds on all hosts.
 
-use rustix::process::Signal;
-
 use super::hosts::{metric, plan};
 use crate::prelude::*;
+use rustix::process::Signal;
 
 /// Five requests of each user on each host, without refill during a test; and a budget of all hosts.
 pub(crate) const RULES: &str = "\

@@ -1,11 +1,10 @@
 //! Users, tokens, domains, and the health service.
 
-use prost::Message;
-
 use super::client::{Grpc, PATH, Reply, ask, framed};
 use super::{RULES, with_envoy};
 use crate::adapters::patient;
 use crate::prelude::*;
+use prost::Message;
 
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const PERMISSION_DENIED: i32 = 7;
