@@ -38,7 +38,7 @@ pub(crate) fn await_counted(hosts: &[Daemon], count: usize) {
     for host in hosts {
         host.await_log(&[LINKED]);
         let counted = || metric(host, "tidegate_fleet_hosts") >= count as f64;
-        wait_until(&format!("{count} hosts are counted"), || counted());
+        wait_until(&format!("{count} hosts are counted"), counted);
     }
 }
 

@@ -84,6 +84,11 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
         assert_eq!(page["overrides"]["switches"][0]["fleet"], true, "{page}");
         assert!(host.run("fleet").contains("api/per-user: disabled on all hosts"));
     }
+    // A later switch of one host holds there.
+    hosts[1].run("switch per-user enforce");
+    assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
+    has(&await_line(&hosts[1], "disabled on all hosts until 2"), &["the later one holds"]);
+    hosts[1].run("switch per-user --clear");
     // The other host revokes it for all.
     let output = hosts[1].run("switch per-user --clear --fleet");
     assert_eq!(output, "api/per-user: back to what each host says, on all hosts\n");
@@ -95,41 +100,6 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     );
     // A host without a shared budget receives overrides too, but does not count among those that share.
     assert_eq!(redis.say("ZCARD tg:{tm}:hosts"), ":1\r\n");
-}
-
-#[test]
-fn later_fleet_switch_wins() {
-    let redis = Redis::start(&[]);
-    let hosts = two(&redis);
-    hosts.iter().for_each(|host| uses_up(host, "u1"));
-    hosts[0].run("switch per-user disabled --fleet");
-    await_line(&hosts[1], "api/per-user: disabled on all hosts");
-    // One host continues as before.
-    hosts[1].run("switch per-user enforce");
-    assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
-    await_line(&hosts[1], "disabled on all hosts, by uid");
-    assert!(await_line(&hosts[1], "disabled on all hosts").contains("the later one holds"));
-    // A restart keeps their order.
-    eventually("it is kept", || {
-        fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
-    });
-    let [first, mut second] = hosts;
-    second.stop();
-    let second = second.plan.start();
-    assert_eq!(verdict(&second, "u1"), LIMIT);
-    // A new fleet switch is later, and wins.
-    first.run("switch per-user shadow --fleet");
-    await_line(&second, "api/per-user: shadow on all hosts");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    first.run("switch per-user --clear --fleet");
-    await_no_line(&second, "shadow on all hosts");
-    // The same for all rules; a host disabled with all others is enabled by its own switch.
-    has(&first.fail("switch --all disabled --fleet", 1), &["for a time only", "--for 30m"]);
-    first.run("switch --all disabled --fleet --for 1h");
-    await_line(&second, "everything: disabled on all hosts");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    second.run("switch --all enforce");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, LIMIT]);
 }
 
 #[test]
@@ -203,6 +173,7 @@ fn fleet_switch_fails_with_reason_without_redis() {
     has(&alone.fail("block per-user user=u --for 5m --fleet", 1), &["this host shares nothing with others"]);
     let redis = Redis::start(&[]);
     let host = connected(&redis, RULES);
+    has(&host.fail("switch --all disabled --fleet", 1), &["for a time only", "--for 30m"]);
     redis.signal(Signal::STOP);
     let began = read_boot_nanos();
     let output = host.fail("switch per-user shadow --fleet", 1);
