@@ -1,6 +1,7 @@
 //! The exact state that survives a restart of the daemon.
 
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 pub(crate) const RULES: &str = "\
 domain: api
@@ -31,6 +32,22 @@ pub(crate) fn of_session(daemon: &Daemon, number: u8) -> Wire {
 
 fn export(id: u64, org: &str) -> Value {
     json!([1, id, "api", [["job", "export", "org", org]]])
+}
+
+#[test]
+fn keeps_bucket_levels_across_restart() {
+    let daemon = plan().start();
+    assert_eq!(daemon.greeted().allowed("u", 3), 3);
+    let (plan, log) = end(daemon);
+    assert!(log.contains("every caller starts fresh"), "{log}");
+    let mode = |name: &str| fs::metadata(state(&plan).join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("tables"), mode("hash-key")), (0o600, 0o600));
+    let daemon = plan.start();
+    assert_eq!(daemon.greeted().allowed("u", 5), 2);
+    daemon.await_log(&["restored the state", "entries="]);
+    let daemon = daemon.stopped().start();
+    assert_eq!(daemon.greeted().allowed("u", 5), 0);
+    assert_eq!(daemon.greeted().allowed("another", 6), 5);
 }
 
 #[test]
