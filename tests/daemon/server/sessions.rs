@@ -1,6 +1,6 @@
 //! Sessions over the socket: owners of leases, and the effect of closed connections and exited processes.
 
-use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
+use super::work::{acquire, connecting, daemon, free_permits, lease_of};
 use crate::prelude::*;
 
 #[test]
@@ -32,9 +32,11 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
     let mut watcher = daemon.greeted();
     let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
     let open_before = open();
-    let holder = Holder::start(&daemon, 7, "u", Forks::After);
+    let child = "if os.fork() == 0: print('forked', flush=True)";
+    let mut holder = connecting(&daemon, &format!("connect(7)\nconnect(7)\n{child}\nsys.stdin.read()"));
+    assert_eq!(holder.line(), "forked\n");
     let mut mate = daemon.session(7, json!({}));
-    assert_eq!(free_permits(&mut watcher, "u"), 0);
+    wait_until("it holds its places", || free_permits(&mut watcher, "u") == 0);
     holder.process.signal(libc::SIGKILL);
     // The child lives, so no connection has closed, and the leases would expire much later.
     wait_until("its places are free", || free_permits(&mut watcher, "u") == 2);
@@ -51,11 +53,12 @@ fn ignores_pid_unconfirmed_by_kernel() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // The child sends its pid, but the kernel names the parent.
-    let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
+    let mut holder = connecting(&daemon, "connect(1, lambda: os.fork() and os._exit(0))\nsys.stdin.read()");
     assert_eq!(holder.process.exit_code(), Some(0));
+    wait_until("the child holds its place", || free_permits(&mut watcher, "u") == 1);
     assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
     sleep(Duration::from_millis(100));
-    assert_eq!(free_permits(&mut watcher, "u"), 0, "the end of another process ends nothing here");
+    assert_eq!(free_permits(&mut watcher, "u"), 1, "the end of another process ends nothing here");
 }
 
 #[test]
