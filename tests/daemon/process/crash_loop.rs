@@ -4,7 +4,7 @@ use crate::prelude::*;
 
 /// With a state directory, and a short time until rules are proven.
 fn plan() -> Plan {
-    Plan::new().with_state().writes_state_every(300)
+    Plan::new().with_state().writes_state_every(1_000)
 }
 
 fn state(plan: &Plan, file: &str) -> PathBuf {
