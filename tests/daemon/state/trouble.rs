@@ -2,7 +2,7 @@
 
 use super::restarts::{end, plan, state};
 use crate::prelude::*;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 
 /// Asserts that the daemon serves and logs one line with these words.
 fn serves_and_logs(plan: Plan, words: &[&str]) -> Plan {
@@ -116,6 +116,14 @@ fn warns_of_missing_directory_until_created() {
     daemon.await_log(&["WARN", "cannot be written"]);
     assert_eq!(daemon.greeted().allowed("other", 6), 5);
     end(daemon);
+}
+
+#[test]
+fn follows_no_link_to_its_lock() {
+    let plan = plan().writes_state_every(15);
+    fs::write(plan.path("elsewhere"), "").unwrap();
+    symlink(plan.path("elsewhere"), state(&plan).join("lock")).unwrap();
+    serves_and_logs(plan, &["WARN", "cannot be written"]);
 }
 
 #[test]
