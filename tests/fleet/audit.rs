@@ -36,7 +36,6 @@ impl Audit {
         self.lapsed += held - has.0;
     }
 
-    /// Records requests judged by the host.
     pub(crate) fn judged(&mut self, host: u32, admitted: u64, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap();
         let from_hand = held.checked_sub(has.0).expect("a request brings no tokens");
@@ -45,7 +44,6 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a request pays no debt");
     }
 
-    /// Records commands sent by the host.
     pub(crate) fn sent(&mut self, host: u32, commands: &[ScriptCommand], has: Has) {
         let mut given_back = 0;
         for command in commands {
@@ -58,7 +56,6 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a command that was sent pays no debt yet");
     }
 
-    /// Records a reply to the host.
     pub(crate) fn record_reply(&mut self, host: u32, has: Has) {
         let (held, owed) = self.has.insert(host, has).unwrap();
         self.received += has.0.saturating_sub(held);
@@ -67,13 +64,11 @@ impl Audit {
         self.owed += has.1.saturating_sub(owed);
     }
 
-    /// Records a crash of the host.
     pub(crate) fn crash(&mut self, host: u32) {
         let (held, owed) = self.has.remove(&host).unwrap_or_default();
         self.crashed = (self.crashed.0 + held, self.crashed.1 + owed);
     }
 
-    /// Records a command executed by the store.
     pub(crate) fn done(&mut self, command: &ScriptCommand, reply: &ScriptReply) {
         let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (command, reply) else { return };
         for (ask, sent) in batch.asks.iter().zip(&answer.results) {

@@ -76,7 +76,6 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Creates the first host of a plan.
     pub(crate) fn new(plan: &Plan) -> Host {
         Host::with_secret(SECRET, plan, (0, 1), 0, 0)
     }
@@ -136,13 +135,11 @@ impl Host {
         }
     }
 
-    /// Removes its rules.
     pub(crate) fn forget_rules(&mut self) {
         self.engine.install_rules(Vec::<Domain>::new());
         self.member.take_budgets();
     }
 
-    /// Returns the time of this host's clock.
     pub(crate) fn now(&self, us: u64) -> Now {
         Now { at: local(self.drift_ppm, us), utc_offset_nanos: self.utc }
     }
@@ -198,7 +195,6 @@ impl Host {
         }
     }
 
-    /// Returns the pending requests that were decided.
     pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(FleetRequest, Judged)> {
         let mut answers = Vec::new();
         if self.waiting.is_empty() {
@@ -244,7 +240,6 @@ impl Host {
         }
     }
 
-    /// Decides a request, or resumes a pending one.
     pub(crate) fn decide(
         &mut self,
         request: &Request<'_>,
@@ -280,7 +275,6 @@ impl Host {
         self.asks || self.now(us).at >= self.next
     }
 
-    /// Returns the commands due now.
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
         let now = self.now(us);
         self.known.set(None);
@@ -396,7 +390,6 @@ pub(crate) fn own_rule() -> Rule {
     Rule { key, ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket))) }
 }
 
-/// The rule of a plan.
 pub(crate) fn rule(plan: &Plan) -> Rule {
     let position = position();
     let key = vec![KeyPart::plain("tenant")];

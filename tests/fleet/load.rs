@@ -98,13 +98,8 @@ impl Load {
             .map(|host| {
                 sum += match self.shape {
                     Shape::Zipf => 1.0 / f64::from(host + 1),
-                    Shape::OneHot | Shape::Moving if hosts > 1 => {
-                        if host == self.hot {
-                            0.9
-                        } else {
-                            0.1 / f64::from(hosts - 1)
-                        }
-                    }
+                    Shape::OneHot | Shape::Moving if hosts > 1 && host == self.hot => 0.9,
+                    Shape::OneHot | Shape::Moving if hosts > 1 => 0.1 / f64::from(hosts - 1),
                     Shape::OnOff => f64::from(u8::from(self.phases[host as usize].0)),
                     _ => 1.0,
                 };

@@ -24,7 +24,6 @@ mod engines;
 mod faults;
 mod host;
 mod load;
-mod low_demand;
 mod many_keys;
 mod measure;
 mod network;
@@ -35,7 +34,6 @@ mod plan;
 mod random;
 mod remote_checks;
 mod reserve;
-mod rotation;
 mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;

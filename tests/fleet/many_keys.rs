@@ -1,30 +1,22 @@
 //! Tests a bucket with more keys to sync than fit in flight: each key is synced in turn.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use tidegate::fleet::command::ScriptCommand;
-use tidegate::fleet::reply::ScriptReply;
 
 use crate::host::Host;
+use crate::network::{Event, Network, To};
 use crate::plan::{Plan, Shape, runs, seed};
 use crate::random::Random;
 use crate::store::Store;
-
-enum Event {
-    Answer(ScriptCommand, ScriptReply),
-    TimedOut,
-}
 
 /// A host, Redis and the network.
 struct Exchange {
     host: Host,
     store: Store,
-    events: BTreeMap<(u64, u64), (u64, Event)>,
-    numbers: u64,
+    network: Network,
     random: Random,
-    /// Lost replies per thousand.
-    lost: u32,
-    /// Longest reply delay, µs.
+    /// Longest round trip beyond the shortest, µs.
     slow_us: u32,
     us: u64,
     /// Command in which each key is in flight, and since when.
@@ -33,21 +25,14 @@ struct Exchange {
     asked: HashMap<[u8; 16], u64>,
 }
 
+const TO: To = To { host: 0, epoch: 1 };
+
 impl Exchange {
     fn new(seed: u64) -> Exchange {
-        let random = Random::new(seed, 41);
-        let mut exchange = Exchange {
-            host: Host::new(&plan()),
-            store: Store::default(),
-            events: BTreeMap::new(),
-            numbers: 0,
-            random,
-            lost: 0,
-            slow_us: 0,
-            us: 0,
-            on_way: HashMap::new(),
-            asked: HashMap::new(),
-        };
+        let plan = Plan { seed, ..plan() };
+        let (host, network, random) = (Host::new(&plan), Network::new(&plan), Random::new(seed, 41));
+        let (store, on_way, asked) = (Store::default(), HashMap::new(), HashMap::new());
+        let mut exchange = Exchange { host, store, network, random, slow_us: 0, us: 0, on_way, asked };
         exchange.go_on(20, |_, _| {});
         exchange
     }
@@ -56,20 +41,19 @@ impl Exchange {
     fn go_on(&mut self, ms: u64, mut requests: impl FnMut(&mut Host, u64)) {
         for _ in 0..ms / 2 {
             self.us += 2_000;
-            while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.us) {
-                let (number, event) = entry.remove();
+            while let Some((at, to, event)) = self.network.next(self.us) {
                 match event {
-                    Event::TimedOut => {
+                    Event::AtStore { number, command } => {
+                        let reply = self.store.execute(&command, 1_700_000_000_000_000 + at);
+                        self.network.reply(to, number, command, reply, at);
+                    }
+                    Event::AtHost { number, command, reply } => {
+                        self.on_way.retain(|_, (sent, _)| *sent != number);
+                        self.host.answered(number, &command, reply, self.us);
+                    }
+                    Event::TimedOut { number } => {
                         self.on_way.retain(|_, (sent, _)| *sent != number);
                         self.host.timed_out(number, self.us);
-                    }
-                    Event::Answer(command, reply) => {
-                        for key in keys_of(&command) {
-                            if self.on_way.get(&key).is_some_and(|(sent, _)| *sent == number) {
-                                self.on_way.remove(&key);
-                            }
-                        }
-                        self.host.answered(number, &command, reply, self.us);
                     }
                 }
             }
@@ -81,27 +65,16 @@ impl Exchange {
     }
 
     fn send(&mut self, command: ScriptCommand) {
-        self.numbers += 2;
-        for key in keys_of(&command) {
-            let before = self.on_way.insert(key, (self.numbers, self.us));
-            assert!(before.is_none(), "a key in two commands at once");
-            *self.asked.entry(key).or_default() += 1;
+        self.network.round_trip_us = 1_000 + u64::from(self.random.below(self.slow_us + 1));
+        let number = self.network.send(TO, command.clone(), self.us, 250_000);
+        if let ScriptCommand::Sync(batch) = &command {
+            for ask in &batch.asks {
+                let before = self.on_way.insert(ask.key, (number, self.us));
+                assert!(before.is_none(), "a key in two commands at once");
+                *self.asked.entry(ask.key).or_default() += 1;
+            }
         }
-        let reply = self.store.execute(&command, 1_700_000_000_000_000 + self.us);
-        if self.random.below(1_000) >= self.lost {
-            let at = self.us + 1_000 + u64::from(self.random.below(self.slow_us + 1));
-            self.events.insert((at, self.numbers), (self.numbers, Event::Answer(command.clone(), reply)));
-        }
-        self.events.insert((self.us + 250_000, self.numbers + 1), (self.numbers, Event::TimedOut));
-        self.host.sent(self.numbers, command, self.us);
-    }
-}
-
-/// Returns the keys of a command.
-fn keys_of(command: &ScriptCommand) -> Vec<[u8; 16]> {
-    match command {
-        ScriptCommand::Sync(batch) => batch.asks.iter().map(|ask| ask.key).collect(),
-        _ => Vec::new(),
+        self.host.sent(number, command, self.us);
     }
 }
 
@@ -113,40 +86,6 @@ fn tenants(count: usize) -> Vec<String> {
 fn plan() -> Plan {
     let plan = Plan { rate: 10, burst: 10, credit: 0, buckets: 1, ..Plan::cell(1, Shape::Even, 0) };
     Plan { tenants: KEYS as u32, ..plan }
-}
-
-/// Requests all keys in one tick with lost replies; all receive the requested tokens.
-#[test]
-fn syncs_thousands_of_keys_due_in_one_tick() {
-    for (seed, lost) in [0, 300].map(|lost| (seed(), lost)) {
-        let mut exchange = Exchange::new(seed);
-        let tenants = tenants(KEYS);
-        (exchange.lost, exchange.slow_us) = (lost, 5_000);
-        let mut is_first = true;
-        exchange.go_on(if lost == 0 { 200 } else { 3_000 }, |host, us| {
-            if std::mem::take(&mut is_first) {
-                assert!(tenants.iter().all(|tenant| !host.hit(tenant, us)), "nothing is granted yet");
-            }
-        });
-        assert_eq!(exchange.asked.len(), KEYS, "SEED={seed}: keys that were never asked about");
-        exchange.lost = 0;
-        exchange.go_on(1_000, |_, _| {});
-        let longest = exchange.on_way.values().map(|(_, since)| exchange.us - since).max();
-        assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
-        // Grants may have expired meanwhile: each key can be synced again.
-        let asked = exchange.asked.clone();
-        let mut passed = vec![false; KEYS];
-        exchange.go_on(1_000, |host, us| {
-            if us.is_multiple_of(50_000) {
-                for (tenant, passed) in tenants.iter().zip(&mut passed) {
-                    *passed |= host.hit(tenant, us);
-                }
-            }
-        });
-        assert!(passed.iter().all(|passed| *passed), "SEED={seed}: keys that nothing is granted to");
-        let is_new = |(key, before): (&[u8; 16], &u64)| exchange.asked[key] > *before;
-        assert!(lost == 0 || asked.iter().all(is_new), "SEED={seed}: keys that are not spoken of any more");
-    }
 }
 
 /// All keys are in demand for longer than one round of syncs: each is synced about equally often.
@@ -181,7 +120,7 @@ fn syncs_every_key_after_lost_and_late_replies() {
         let tenants = tenants(KEYS);
         let mut random = Random::new(seed, 42);
         for _ in 0..6 {
-            exchange.lost = [0, 30, 300][random.below(3) as usize];
+            exchange.network.lost = [0, 30, 300][random.below(3) as usize];
             exchange.slow_us = [0, 20_000, 900_000][random.below(3) as usize];
             let of_thousand = [0, 1, 20, 1_000][random.below(4) as usize];
             let every_us = [2_000, 100_000, 700_000][random.below(3) as usize];
@@ -195,7 +134,7 @@ fn syncs_every_key_after_lost_and_late_replies() {
                 }
             });
         }
-        (exchange.lost, exchange.slow_us) = (0, 0);
+        (exchange.network.lost, exchange.slow_us) = (0, 0);
         exchange.go_on(2_000, |_, _| {});
         // Some commands may have just been sent.
         let longest = exchange.on_way.values().map(|(_, since)| exchange.us - since).max();

@@ -159,7 +159,6 @@ impl Poured {
     }
 }
 
-/// Results of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) offered: u64,

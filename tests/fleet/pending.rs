@@ -32,7 +32,6 @@ impl<W> Waiting<W> {
         self.0.is_empty()
     }
 
-    /// Parks a request.
     pub(crate) fn add_pending(
         &mut self,
         (shortfalls, what, is_second): (Arc<Shortfalls>, W, bool),

@@ -3,5 +3,4 @@
 
 mod figures;
 mod host;
-mod random_runs;
 mod world;

@@ -80,7 +80,6 @@ pub(crate) struct Rollout {
     pub(crate) secret: u8,
 }
 
-/// Faults of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Faults {
     /// Replies per thousand lost after the command was executed.
@@ -189,12 +188,10 @@ impl Plan {
         }
     }
 
-    /// Returns the mean requests per millisecond.
     pub(crate) fn per_ms(&self) -> f64 {
         self.budget_per_ms() * f64::from(self.load) / 1_000.0
     }
 
-    /// Returns the tokens earned per millisecond.
     pub(crate) fn budget_per_ms(&self) -> f64 {
         f64::from(self.rate) / 1_000.0 / self.period_s as f64
     }
@@ -218,7 +215,6 @@ pub(crate) fn draws(seed: u64, stream: u64) -> impl FnMut(u32, u32) -> u32 {
     move |from, to| from + random.below(to - from + 1)
 }
 
-/// Draws a begin and an end.
 fn span(draw: &mut impl FnMut(u32, u32) -> u32, begins_ms: Range<u64>, most_ms: u32) -> (u64, u64) {
     let length = (begins_ms.end - begins_ms.start) as u32;
     let from_ms = begins_ms.start + u64::from(draw(0, length - 1));

@@ -2,7 +2,6 @@
 //! doubles messages, and a Redis model that runs the rules of the scripts.
 
 mod cases;
-mod random_runs;
 
 use std::cell::Cell;
 use std::collections::VecDeque;

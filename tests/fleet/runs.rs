@@ -5,7 +5,6 @@ use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_shor
 use crate::table::check_bounds;
 use crate::world::{Looks, run, run_looking};
 
-/// Draws a plan from a seed.
 fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 4);
     let rate = draw(20, 1_000);

@@ -22,7 +22,6 @@ use crate::random::Random;
 use crate::store::Store;
 use crate::world::SECRET;
 
-/// Cost of a request.
 #[derive(Clone, Copy, Debug)]
 enum Costs {
     Always(u32),
@@ -32,7 +31,6 @@ enum Costs {
     Lognormal(f64),
 }
 
-/// Routing of pages to hosts.
 #[derive(Clone, Copy, Debug)]
 enum Routing {
     /// Each caller has one host.
@@ -85,7 +83,6 @@ const PAGES: Scenario<'static> = Scenario {
 const ONE: Scenario<'static> =
     Scenario { callers: 1, page: 1, load: 1.0, routing: Routing::Requests, seconds: 5, ..PAGES };
 
-/// Results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     asked: u64,
@@ -195,7 +192,6 @@ fn run(scenario: &Scenario<'_>) -> Seen {
 }
 
 impl World<'_> {
-    /// Draws all pages of all callers.
     fn draw_pages(&mut self) {
         let Scenario { rate, callers, page, load, seconds, .. } = *self.scenario;
         let every_us = f64::from(page) * self.scenario.mean_cost() / (f64::from(rate) * load) * 1e6;
@@ -293,7 +289,6 @@ impl World<'_> {
         }
     }
 
-    /// Counts false refusals.
     fn falsely(&self) -> u64 {
         let mut oracles = vec![Oracle::new(self.scenario); self.oracles.len()];
         for sent in &self.sent {
@@ -307,7 +302,6 @@ impl World<'_> {
         oracles.iter().map(|oracle| oracle.refused.len() as u64).sum()
     }
 
-    /// Sends the pending commands of a host.
     fn flush(&mut self, number: u32, us: u64) {
         let host = &mut self.hosts[number as usize];
         if host.out.is_empty() {
@@ -421,7 +415,6 @@ fn sends_as_many_commands_as_predicted() {
     }
 }
 
-/// Draws a scenario from a seed.
 fn drawn(seed: u64) -> Scenario<'static> {
     let mut draw = draws(seed, 12);
     let hosts = [2, 3, 6, 10, 30][draw(0, 4) as usize];

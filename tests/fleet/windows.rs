@@ -34,7 +34,6 @@ fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
     }
 }
 
-/// Returns the quota of a plan.
 pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
     share::ShareQuota::for_window(like(plan.burst, plan.period_s, kind), plan.credit, plan.when_down).unwrap()
 }
@@ -97,7 +96,6 @@ pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
     (most, had / f64::max(ideal, 1.0))
 }
 
-/// Draws a plan from a seed.
 pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
     let mut draw = draws(seed, 9);
     let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];

@@ -47,7 +47,6 @@ pub(crate) const WARM_MS: u64 = 2_500;
 /// Time after the last request for all messages to arrive.
 const REST_MS: u64 = 8_000;
 
-/// Runs a plan.
 pub(crate) fn run(plan: &Plan) -> World<'_> {
     run_looking(plan, Looks::WhenDue)
 }
@@ -214,7 +213,6 @@ impl World<'_> {
         }
     }
 
-    /// Resumes decided pending requests.
     fn resume(&mut self, ms: u64, us: u64) {
         if self.plan.asks == RemoteCheckWait::Never {
             return;
@@ -251,7 +249,6 @@ impl World<'_> {
         }
     }
 
-    /// Returns the counts of all hosts.
     pub(crate) fn counts(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
         self.hosts.iter().flatten().map(|host| host.member.sync.counts).collect()
     }

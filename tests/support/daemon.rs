@@ -1,7 +1,7 @@
 //! A daemon for one test, with its socket, settings, rules and log in a temporary directory.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -115,8 +115,13 @@ impl Plan {
 
     /// Starts a daemon and waits for this text in its log.
     pub(crate) fn start_when(self, serving: &str) -> Daemon {
-        let process = Process::start(&mut self.command("log"));
-        let mut daemon = Daemon { process, plan: self };
+        let command = self.command("log");
+        self.start_by(command, serving)
+    }
+
+    /// Starts a daemon by its command, and waits for this text in its log.
+    pub(crate) fn start_by(self, mut command: Command, serving: &str) -> Daemon {
+        let mut daemon = Daemon { process: Process::start(&mut command), plan: self };
         eventually("the daemon serves", || {
             if let Some(status) = daemon.process.has_ended() {
                 panic!("it ended with {status}: {}", daemon.log());
@@ -384,10 +389,6 @@ impl Script {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line
-    }
-
-    pub(crate) fn write_line(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
     pub(crate) fn end_input(&mut self) {

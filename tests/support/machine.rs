@@ -2,7 +2,7 @@
 //! control groups.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -49,6 +49,21 @@ const PERIOD: Duration = Duration::from_millis(2);
 
 /// A busy scheduler causes shorter waits.
 const SHORT: Duration = Duration::from_millis(20);
+
+/// Whether this is root; else prints that the test is skipped.
+pub(crate) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: only root can be two users, or give a file away");
+    }
+    is_root
+}
+
+/// A named pipe, which blocks a reader.
+pub(crate) fn make_pipe(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
 
 /// A control group. Removed when dropped.
 pub(crate) struct Group(pub(crate) PathBuf);

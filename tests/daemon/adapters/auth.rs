@@ -1,10 +1,8 @@
 //! Requests of proxies, and of clients over TCP.
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
-use std::net::TcpStream;
-
 use super::{RULES, connect, exchange, patient, post, send, with_http};
 use crate::prelude::*;
+use std::net::TcpStream;
 
 const AUTH: &str = "auth: {domain: shop, attributes: {user: X-User, agent: User-Agent, mail: X-Mail}}";
 
@@ -77,7 +75,7 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     std::os::unix::fs::symlink("/dev/zero", &token_file).unwrap();
     daemon.await_log(&["a file of a token has at most 4096 bytes"]);
     fs::remove_file(&token_file).unwrap();
-    mknodat(CWD, &token_file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    make_pipe(&token_file);
     daemon.await_log(&["a token has at least 16 bytes"]);
     fs::remove_file(&token_file).unwrap();
     fs::write(&token_file, format!("{token}\n")).unwrap();

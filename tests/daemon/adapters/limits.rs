@@ -1,6 +1,6 @@
 //! Connections of the adapter: too many, half requests, and the end of the daemon. The socket is not affected.
 
-use super::{connect, exchange, with_http};
+use super::{assert_answers_to_the_end, connect, exchange, with_http};
 use crate::prelude::*;
 
 const HIT: &str = "POST /v1/hit";
@@ -96,33 +96,18 @@ fn bounds_the_bodies_of_a_user() {
 
 #[test]
 fn answers_the_requests_in_flight_at_the_end() {
-    let mut daemon = with_http("");
-    let mut http = connect(&daemon);
-    assert_eq!(exchange(&mut http, HIT, &[], &body()).status, 200);
-    let threads: Vec<_> = (0..4)
-        .map(|_| {
-            let mut http = connect(&daemon);
-            thread::spawn(move || {
-                let mut answers = 0;
-                let bytes = super::request_bytes(HIT, &[], &body(), "");
-                let mut part = [0; 4_096];
-                http.set_read_timeout(Some(PATIENCE)).unwrap();
-                while http.write_all(&bytes).is_ok() {
-                    let Ok(count @ 1..) = http.read(&mut part) else { break };
-                    let answer = String::from_utf8_lossy(&part[..count]).into_owned();
-                    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-                    answers += 1;
-                }
-                answers
-            })
+    assert_answers_to_the_end(with_http(""), "http", |daemon| {
+        let mut http = connect(daemon);
+        http.set_read_timeout(Some(PATIENCE)).unwrap();
+        let bytes = super::request_bytes(HIT, &[], &body(), "");
+        let mut part = [0; 4_096];
+        Box::new(move || {
+            let Ok(count @ 1..) = http.write_all(&bytes).and_then(|()| http.read(&mut part)) else {
+                return false;
+            };
+            let answer = String::from_utf8_lossy(&part[..count]);
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+            true
         })
-        .collect();
-    wait_until("they ask", || {
-        metric(&daemon, "tidegate_http_answers_total{answer=\"allowed\"}") > Some(200.0)
     });
-    daemon.stop();
-    let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert!(answers.iter().all(|answers| *answers > 0), "{answers:?}");
-    assert!(!daemon.plan.path("http.sock").exists(), "{}", daemon.log());
-    assert!(daemon.log().contains("drained: every request received was answered"), "{}", daemon.log());
 }

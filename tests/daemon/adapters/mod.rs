@@ -79,3 +79,22 @@ fn exchange(stream: &mut UnixStream, request: &str, head: &[&str], body: &str) -
         }
     }
 }
+
+/// Stops a daemon while four clients ask it, each until `false`. Each was answered, and the log says so.
+fn assert_answers_to_the_end(
+    mut daemon: Daemon,
+    adapter: &str,
+    client: impl Fn(&Daemon) -> Box<dyn FnMut() -> bool + Send>,
+) {
+    let start = |mut ask: Box<dyn FnMut() -> bool + Send>| {
+        thread::spawn(move || std::iter::repeat(()).take_while(|()| ask()).count())
+    };
+    let threads: Vec<_> = (0..4).map(|_| start(client(&daemon))).collect();
+    let allowed = format!("tidegate_{adapter}_answers_total{{answer=\"allowed\"}}");
+    wait_until("they ask", || metric(&daemon, &allowed) > Some(200.0));
+    daemon.stop();
+    let answers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(answers.iter().all(|answers| *answers > 0), "{answers:?}");
+    assert!(!daemon.plan.path(&format!("{adapter}.sock")).exists(), "{}", daemon.log());
+    assert!(daemon.log().contains("drained: every request received was answered"), "{}", daemon.log());
+}

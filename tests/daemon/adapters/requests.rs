@@ -1,9 +1,8 @@
 //! Requests in JSON: every verdict, every wrong body.
 
-use std::net::Shutdown;
-
 use super::{Answer, connect, exchange, post, request_bytes, send, start, with_http};
 use crate::prelude::*;
+use std::net::Shutdown;
 
 const SESSION: &[&str] = &["tidegate-session: one"];
 
@@ -85,8 +84,7 @@ fn shares_budgets_with_the_socket() {
     }
     assert_eq!(exchange(&mut http, "POST /v1/hit", &[], &body).json()["verdict"], "allow");
     assert_eq!(verdict_of(&wire.ask(&hit(9, "u1"))), 1);
-    let status = daemon.run("status --json");
-    assert!(status.contains("per-user"), "{status}");
+    has(&daemon.run("status --json"), &["per-user"]);
 }
 
 #[test]
@@ -175,7 +173,7 @@ const FAULTS: &[(&str, &str, u16, &str)] = &[
     ("POST /v1/hit", r#"{"attributes": {"user": 7}}"#, 400, "invalid type: integer `7`, expected a string"),
     (
         "POST /v1/hit",
-        r#"{"domain": "d", "attributes": {"a": "v"}, "descriptors": []}"#,
+        r#"{"domain": "d", "attributes": {"a": "v"}, "descriptors": [[["a", "v"]]]}"#,
         400,
         "only one of them",
     ),

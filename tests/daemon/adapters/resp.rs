@@ -1,10 +1,9 @@
 //! RESP: redis-cli, and raw bytes.
 
-use std::io::ErrorKind;
-use std::net::{Shutdown, TcpStream};
-
 use super::{RULES, patient};
 use crate::prelude::*;
+use std::io::ErrorKind;
+use std::net::{Shutdown, TcpStream};
 
 /// A patient daemon with the adapter on a socket, and further settings.
 fn with_resp(settings: &str) -> Daemon {
@@ -61,12 +60,8 @@ fn array(arguments: &[&[u8]]) -> Vec<u8> {
 }
 
 fn decision(numbers: [i64; 5], rule: &str, verdict: &str) -> String {
-    let [limited, limit, remaining, retry, reset] = numbers;
-    format!(
-        "*7\r\n:{limited}\r\n:{limit}\r\n:{remaining}\r\n:{retry}\r\n:{reset}\r\n${}\r\n{rule}\r\n${}\r\n{verdict}\r\n",
-        rule.len(),
-        verdict.len()
-    )
+    let numbers = numbers.map(|number| format!(":{number}\r\n")).concat();
+    format!("*7\r\n{numbers}${}\r\n{rule}\r\n${}\r\n{verdict}\r\n", rule.len(), verdict.len())
 }
 
 #[test]
@@ -273,17 +268,12 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     };
     let mut silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
-    for command in
-        ["PING", "HIT api user u1", "CL.THROTTLE k 1 1 60", "SELECT 0", "COMMAND", "HELLO", "HELLO 3"]
-    {
+    for command in "PING,HIT api user u1,CL.THROTTLE k 1 1 60,SELECT 0,COMMAND,HELLO,HELLO 3".split(',') {
         assert!(ask(command).starts_with("-NOAUTH over TCP a client sends the token; help: "), "{command}");
     }
     for wrong in ["AUTH 0123456789abcdeF", "AUTH user 0123456789abcdef0", "HELLO 3 AUTH default x"] {
         assert!(ask(&format!("{wrong}\r\nPING")).starts_with("-WRONGPASS help: "), "{wrong}");
-        assert!(
-            ask(&format!("AUTH {token}\r\n{wrong}\r\nPING")).contains("\r\n-NOAUTH "),
-            "{wrong}: no longer"
-        );
+        has(&ask(&format!("AUTH {token}\r\n{wrong}\r\nPING")), &["\r\n-NOAUTH "]);
     }
     for right in ["AUTH 0123456789abcdef", "auth default 0123456789abcdef"] {
         assert_eq!(ask(&format!("{right}\r\nPING")), "+OK\r\n+PONG\r\n+OK\r\n", "{right}");

@@ -4,21 +4,6 @@ use super::completions::bash_completes;
 use crate::prelude::*;
 
 #[test]
-fn prints_status_as_text_and_json() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    for id in 0..7 {
-        wire.ask(&hit(id, "u"));
-    }
-    let (code, out, err) = daemon.outcome("status");
-    assert_eq!((code, &*err), (Some(0), ""));
-    has(&out, &["mode enforce", "1 in 1 domain in force", "5 allowed, 2 limited"]);
-    has(&out, &["api/per-user", "refused callers"]);
-    let status: Value = serde_json::from_str(&daemon.run("status --json")).unwrap();
-    assert_eq!(status["decisions"]["limit"], 2);
-}
-
-#[test]
 fn shells_complete_domains_and_rules_of_the_running_daemon() {
     let rules = "domain: mail\nlimits:\n  - {name: per-sender, key: [from], rate: 1/s}\n  - {name: all, key: [], rate: 9/s}\n";
     let daemon = Plan::new().rules("mail.yaml", rules).start();

@@ -1,14 +1,12 @@
 //! The table of docs/metrics.md is that of the metrics which a daemon serves.
 
-use std::collections::BTreeSet;
-use std::fmt::Write;
-
-use regex::Regex;
-
 use super::docs::keep_part;
 use super::open_metrics::{Family, read};
 use super::scrape::EVERYTHING;
 use crate::prelude::*;
+use regex::Regex;
+use std::collections::BTreeSet;
+use std::fmt::Write;
 
 #[test]
 fn docs_table_matches_served_metrics() {

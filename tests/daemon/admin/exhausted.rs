@@ -1,10 +1,9 @@
 //! A daemon without free descriptors: existing connections are served, operations that need one fail, are
 //! reported and retried, and all recovers with free descriptors.
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
-
 use super::scrape::scrape;
 use crate::prelude::*;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 /// Another burst than that of [`RULES`].
 const OTHER_RULES: &str = "\

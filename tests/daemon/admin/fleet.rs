@@ -1,38 +1,32 @@
 //! Operators' views of fleet budgets: real daemons with a real Redis, connected and not.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::redis_server::{Redis, is_installed};
 use super::scrape::scrape;
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 const RULES: &str = "\
 domain: api
+priorities: [critical, other]
 limits:
   - {name: per-tenant, key: [tenant], rate: 10/s, burst: 10, scope: fleet, fleet: {on_miss: admit}}
   - {name: per-user, key: [user], rate: 1/h, burst: 5}
+concurrency:
+  - {name: exports, key: [org], max: 7, scope: fleet}
+shed: [{pool: web, fleet: {reserve: 20%}}]
 ";
 
 /// A daemon that shares its budgets through this Redis.
 fn sharing(redis: &Redis, more: &str) -> Daemon {
-    sharing_by(RULES, redis, more)
-}
-
-fn sharing_by(rules: &str, redis: &Redis, more: &str) -> Daemon {
-    let plan = Plan::new().rules("api.yaml", rules);
+    let plan = Plan::new().rules("api.yaml", RULES);
     let secret = plan.path("secret");
     fs::write(&secret, [7; 32]).unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    let redis = format!("redis: {{url: \"{}\", fleet_secret_files: [secret]{more}}}", redis.url());
-    plan.settings(&redis).start()
+    plan.settings(&format!("redis: {{url: \"{}\", fleet_secret_files: [secret]{more}}}", redis.url())).start()
 }
 
 fn page(daemon: &Daemon) -> Value {
     get(daemon, "/fleet").json()
-}
-
-fn linked(daemon: &Daemon) -> Value {
-    eventually("Redis is heard", || Some(page(daemon)).filter(|page| page["linked"] == true))
 }
 
 /// Makes requests of one tenant until Redis has answered about it.
@@ -50,29 +44,26 @@ fn ask_for(daemon: &Daemon, tenant: &str) {
 
 #[test]
 fn reports_fleet_state_with_and_without_redis() {
-    if !is_installed() {
-        return;
-    }
+    needs!(is_installed());
     let mut redis = Redis::start(&[]);
     let daemon = sharing(&redis, "");
-    linked(&daemon);
     ask_for(&daemon, "canary-t1");
+    assert_permits_in_use(&daemon);
     let page = page(&daemon);
     let rule = &page["rules"][0];
-    assert_eq!([&page["redis"], &page["needed"]], [true, true]);
-    assert_eq!([&page["hosts"], &page["nodes"][0]["connections"]], [1, 1]);
-    assert_eq!([&page["nodes"][0]["state"], &page["nodes"][0]["url"]], ["up", &*redis.url()]);
+    assert_eq!(json!([page["redis"], page["needed"], page["hosts"]]), json!([true, true, 1]));
+    let node = &page["nodes"][0];
+    assert_eq!(json!([node["connections"], node["state"], node["url"]]), json!([1, "up", redis.url()]));
     assert_eq!(page["host"].as_str().unwrap().len(), 8, "{page}");
-    assert_eq!(page["rules"].as_array().unwrap().len(), 1, "{page}");
-    assert_eq!([&rule["domain"], &rule["rule"], &rule["mode"]], ["api", "per-tenant", "borrow"]);
-    assert_eq!([&rule["limit"], &rule["keys"], &rule["shared"]], [&json!(10), &json!(1), &json!(true)]);
-    let bound = ["hosts", "on_miss", "extra", "quiet_permille"].map(|field| rule["bound"][field].clone());
-    assert_eq!(bound, [json!(1), json!("admit"), json!(1), json!(100)], "a tenth of ten");
+    assert_eq!(page["rules"].as_array().unwrap().len(), 2, "{page}");
+    let fields = ["domain", "rule", "mode", "limit", "keys", "shared"].map(|field| &rule[field]);
+    assert_eq!(json!(fields), json!(["api", "per-tenant", "borrow", 10, 1, true]));
+    let bound = ["hosts", "on_miss", "extra", "quiet_permille"].map(|field| &rule["bound"][field]);
+    assert_eq!(json!(bound), json!([1, "admit", 1, 100]), "a tenth of ten");
     assert!(rule["version"].as_u64() >= Some(1) && rule["stale_s"].as_f64().unwrap() < 60.0, "{rule}");
     let metrics = scrape(&daemon);
     assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 1.0]);
-    assert_eq!(metrics.of("tidegate_fleet_hosts"), 1.0);
-    assert_eq!(metrics.of("tidegate_fleet_keys"), 1.0);
+    assert_eq!([metrics.of("tidegate_fleet_hosts"), metrics.of("tidegate_fleet_keys")], [1.0, 1.0]);
     assert_eq!(metrics.of("tidegate_fleet_bound_tokens{domain=\"api\",rule=\"per-tenant\"}"), 1.0);
     assert!(metrics.of("tidegate_fleet_cells_total") > 3.0);
     assert!(metrics.of("tidegate_fleet_batches_total{outcome=\"answered\"}") > 3.0);
@@ -83,9 +74,11 @@ fn reports_fleet_state_with_and_without_redis() {
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
     let printed: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
     assert_eq!(printed["rules"][0]["rule"], "per-tenant");
-    assert!(daemon.run("status").contains("fleet        1 host, Redis up"));
-    let warnings = get(&daemon, "/status").json()["warnings"].to_string();
-    assert!(!warnings.contains("Redis"), "{warnings}");
+    let status = daemon.run("status");
+    assert!(
+        status.contains("fleet        1 host, Redis up") && !status.contains("warning: Redis"),
+        "{status}"
+    );
 
     redis.kill();
     let page = eventually("Redis is missed", || {
@@ -98,23 +91,47 @@ fn reports_fleet_state_with_and_without_redis() {
     assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 0.0]);
     assert_eq!(metrics.of("tidegate_fleet_outages_total"), 1.0);
     assert!(metrics.of("tidegate_fleet_errors_total{class=\"down\"}") > 0.0);
-    let out = daemon.run("fleet");
-    assert!(out.contains("Redis DOWN for ") && out.contains("failures     down "), "{out}");
+    has(&daemon.run("fleet"), &["Redis DOWN for ", "failures     down "]);
     let status = daemon.run("status");
     has(&status, &["warning: Redis does not answer (", "`tidegate fleet`"]);
     redis.restart(None);
-    linked(&daemon);
+    wait_until("Redis is heard", || self::page(&daemon)["linked"] == true);
+}
+
+fn assert_permits_in_use(daemon: &Daemon) {
+    let mut wire = daemon.greeted();
+    let mut begun = 0;
+    wait_until("three have begun", || {
+        begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
+        begun == 3
+    });
+    // If Redis answers too late, the fallback allows the request, and its permit follows.
+    let page = eventually("each has a permit", || {
+        Some(page(daemon)).filter(|page| page["rules"][1]["places"]["held"].as_u64() >= Some(3))
+    });
+    let rule = &page["rules"][1];
+    let fields = json!([
+        rule["rule"],
+        rule["limit"],
+        rule["shared"],
+        rule["bound"]["on_miss"],
+        rule["places"]["in_use"]
+    ]);
+    assert_eq!(fields, json!(["exports", 7, true, "ask", 3]), "{rule}");
+    assert!(rule["places"]["held"].as_u64() <= Some(7), "{rule}");
+    assert!(daemon.run("fleet").contains("in use"));
+    let out = daemon.run("fleet show exports org=canary-o1");
+    assert!(out.contains("3 in use, of 7 over 1 hosts") && !out.contains("canary"), "{out}");
 }
 
 #[test]
 fn reports_bound_by_host_count_and_keys_by_digest() {
-    if !is_installed() {
-        return;
-    }
-    let redis = Redis::start(&[]);
-    let (one, other) = (sharing(&redis, ""), sharing(&redis, ""));
+    needs!(is_installed());
+    let mut redis = Redis::start(&[]);
+    let hosts = [0, 1].map(|_| sharing(&redis, ""));
+    let [one, other] = &hosts;
     let both = eventually("each knows of the other", || {
-        let pages = [page(&one), page(&other)];
+        let pages = hosts.each_ref().map(page);
         pages.iter().all(|page| page["hosts"] == 2).then_some(pages)
     });
     assert_ne!(both[0]["host"], both[1]["host"]);
@@ -122,9 +139,9 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
         assert_eq!(page["errors"]["down"], 0, "a start with a healthy Redis: {page}");
         assert_eq!(page["rules"][0]["bound"]["extra"], 2, "less than a token each: one each");
     }
-    ask_for(&one, "canary-t1");
+    ask_for(one, "canary-t1");
     let body = json!({"rule": "per-tenant", "key": [["tenant", "canary-t1"]]}).to_string();
-    let [here, there] = [&one, &other].map(|daemon| post(daemon, "/fleet/key", &body).json());
+    let [here, there] = [one, other].map(|daemon| post(daemon, "/fleet/key", &body).json());
     assert_eq!([&here["known"], &there["known"]], [true, false], "{here} {there}");
     assert_eq!(here["key"], there["key"], "known by the same name on both");
     assert!(here["redis"]["level"].is_number() && here["redis"]["age_s"].as_f64() >= Some(0.0), "{here}");
@@ -132,14 +149,12 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     assert_eq!(redis.say("KEYS *").matches(key).count(), 1, "and in Redis");
     assert!(!here.to_string().contains("canary"));
 
-    let out = one.run("fleet show per-tenant tenant=canary-t1");
-    assert!(out.contains(key) && out.contains(" borrowed, ") && out.contains(" left for all, "), "{out}");
+    has(&one.run("fleet show per-tenant tenant=canary-t1"), &[key, " borrowed, ", " left for all, "]);
     let by_digest = one.run(&format!("fleet show per-tenant --digest {}", here["digest"].as_str().unwrap()));
     assert!(by_digest.contains(key) && by_digest.contains(" borrowed, "), "{by_digest}");
     let why: Value = serde_json::from_str(&one.run("why api tenant=canary-t1 --json")).unwrap();
     assert_eq!(why["checks"][0]["digest"], here["digest"], "one digest everywhere");
-    let out = other.run("fleet show api/per-tenant tenant=canary-t1");
-    assert!(out.contains("no recent request"), "{out}");
+    has(&other.run("fleet show api/per-tenant tenant=canary-t1"), &["no recent request"]);
     let files = one.plan.path("rules");
     let explain = format!("explain api tenant=canary-t1 --live --rules {}", files.display());
     let out = one.run(&explain);
@@ -152,19 +167,13 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
         ("fleet show per-tenant", "tenant"),
         ("fleet show per-tennant tenant=a", "did you mean `api/per-tenant`?"),
     ] {
-        let err = one.fail(arguments, 1);
-        assert!(err.contains(expected), "{arguments}: {err}");
+        has(&one.fail(arguments, 1), &[expected]);
     }
+    assert_shows_reserve(&hosts, &mut redis);
 }
 
-#[test]
-fn reports_scope_of_reserve() {
-    if !is_installed() {
-        return;
-    }
-    let rules = "domain: api\npriorities: [critical, other]\nshed: [{pool: web, fleet: {reserve: 20%}}]\n";
-    let mut redis = Redis::start(&[]);
-    let hosts = [0, 1].map(|_| sharing_by(rules, &redis, ""));
+/// Shows the slots of both hosts, and those of each alone without Redis.
+fn assert_shows_reserve(hosts: &[Daemon; 2], redis: &mut Redis) {
     let mut sessions = hosts.each_ref().map(Daemon::connect);
     for session in &mut sessions {
         session.ask(&json!([0, 1, 1, {"pool": "web", "slots": 10}]));
@@ -176,20 +185,16 @@ fn reports_scope_of_reserve() {
         let knows = |reserve: &Value| reserve["elsewhere"]["slots"] == 10;
         reserves.iter().all(knows).then_some(reserves).map(|[first, _]| first)
     });
-    assert_eq!([&printed["pool"], &printed["shared"]], [&json!("web"), &json!(true)]);
+    let numbers = json!([printed["most"], printed["others"], printed["elsewhere"]["others"]]);
     assert_eq!(
-        [&printed["most"], &printed["others"], &printed["elsewhere"]["others"]],
-        [8, 0, 8],
-        "{printed}"
+        (&printed["pool"], &printed["shared"], numbers),
+        (&json!("web"), &json!(true), json!([8, 0, 8]))
     );
     assert!(printed["elsewhere"]["stale_s"].as_f64().unwrap() < 10.0, "{printed}");
     assert_eq!([metric("shared"), metric("most")], [1.0, 8.0]);
     assert!((0.0..10.0).contains(&metric("staleness_seconds")));
-    assert_eq!(page(&hosts[0])["needed"], true);
-    let out = hosts[0].run("fleet");
-    assert!(out.contains("web      the fleet"), "{out}");
-    let out = hosts[0].run("status");
-    assert!(out.contains("8 by the fleet, "), "{out}");
+    has(&hosts[0].run("fleet"), &["web      the fleet"]);
+    has(&hosts[0].run("status"), &["8 by the fleet, "]);
 
     redis.kill();
     let printed = eventually("it goes by this host", || {
@@ -197,8 +202,8 @@ fn reports_scope_of_reserve() {
     });
     assert_eq!([&printed["most"], &printed["elsewhere"]], [&json!(8), &Value::Null], "{printed}");
     assert_eq!([metric("shared"), metric("staleness_seconds")], [0.0, 0.0]);
-    assert!(hosts[0].run("fleet").contains("web      this host"));
-    assert!(hosts[0].run("status").contains("8 by this host"));
+    has(&hosts[0].run("fleet"), &["web      this host"]);
+    has(&hosts[0].run("status"), &["8 by this host"]);
 }
 
 #[test]
@@ -208,9 +213,8 @@ fn warns_of_fleet_rules_without_redis() {
     assert_eq!([&page["redis"], &page["hosts"]], [&json!(false), &json!(0)]);
     assert_eq!(page["rules"][0]["shared"], false);
     let warnings = get(&daemon, "/status").json()["warnings"].to_string();
-    has(&warnings, &["`scope: fleet` is in 1 rule:", "fleet_secret_files"]);
-    let out = daemon.run("fleet");
-    assert!(out.contains("shares with no other host") && out.contains("this host alone"), "{out}");
+    has(&warnings, &["`scope: fleet` is in 2 rules:", "fleet_secret_files"]);
+    has(&daemon.run("fleet"), &["shares with no other host", "this host alone"]);
     // Without fleet rules there is no report.
     let alone = Plan::new().start();
     assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);
@@ -219,9 +223,7 @@ fn warns_of_fleet_rules_without_redis() {
 
 #[test]
 fn doctor_reports_redis_faults_with_help() {
-    if !is_installed() {
-        return;
-    }
+    needs!(is_installed());
     let acl = fs::canonicalize("config/redis-acl.conf").unwrap();
     let mut redis = Redis::start_on_port(&["--include", acl.to_str().unwrap()]);
     redis.order("ACL SETUSER tidegate >correct-horse +info");
@@ -263,34 +265,4 @@ fn doctor_reports_redis_faults_with_help() {
     let output = doctor();
     finds(&output, "WRONG", "redis", &["down", "help: start it"]);
     assert!(outcome_of(&output).1.contains("plain text beyond this host"), "{:?}", outcome_of(&output));
-}
-
-#[test]
-fn reports_permits_and_those_in_use() {
-    if !is_installed() {
-        return;
-    }
-    let redis = Redis::start(&[]);
-    let rules = "domain: api\nconcurrency:\n  - {name: exports, key: [org], max: 7, scope: fleet}\n";
-    let daemon = sharing_by(rules, &redis, "");
-    linked(&daemon);
-    let mut wire = daemon.greeted();
-    let mut begun = 0;
-    wait_until("three have begun", || {
-        begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
-        begun == 3
-    });
-    // If Redis answers too late, the fallback allows the request, and its permit follows.
-    let page = eventually("each has a permit", || {
-        Some(page(&daemon)).filter(|page| page["rules"][0]["places"]["held"].as_u64() >= Some(3))
-    });
-    let rule = &page["rules"][0];
-    assert_eq!(json!([rule["rule"], rule["limit"], rule["shared"]]), json!(["exports", 7, true]));
-    assert_eq!((&rule["bound"]["on_miss"], &rule["places"]["in_use"]), (&json!("ask"), &json!(3)), "{rule}");
-    assert!(rule["places"]["held"].as_u64() <= Some(7), "{rule}");
-    assert!(daemon.run("fleet").contains("in use"));
-    let out = daemon.run("fleet show exports org=canary-o1");
-    assert!(out.contains("3 in use, of 7 over 1 hosts") && !out.contains("canary"), "{out}");
-    let out = daemon.run("fleet show exports org=other");
-    assert!(out.contains("no recent request"), "{out}");
 }

@@ -8,7 +8,6 @@ mod documented;
 mod exhausted;
 mod fleet;
 mod front;
-mod harm;
 mod idle;
 mod open_metrics;
 mod pages;

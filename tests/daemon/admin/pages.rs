@@ -70,17 +70,6 @@ fn reload_response_reports_the_result() {
 }
 
 #[test]
-fn not_ready_but_alive_with_bad_rules_at_start() {
-    let daemon = Plan::new().rules("api.yaml", "domain: api\nlimits: [{name: a, rate: 1}]\n").start();
-    assert_eq!(get(&daemon, "/readyz").status, 503);
-    assert_eq!(get(&daemon, "/healthz").status, 200);
-    let mut wire = daemon.greeted();
-    assert_eq!(wire.ask(&hit(1, "u"))[2], 0, "allowed");
-    let warnings = get(&daemon, "/status").json()["warnings"].to_string();
-    assert!(warnings.contains("tidegate check") && warnings.contains("everything is allowed"), "{warnings}");
-}
-
-#[test]
 fn status_reports_decisions_and_top_callers() {
     let rules = "\
 domain: api

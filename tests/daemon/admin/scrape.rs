@@ -67,51 +67,45 @@ fn serves_every_series_at_zero_from_the_start() {
 }
 
 #[test]
-fn counts_decisions_under_the_replied_rule() {
+fn counts_checks_under_their_rule_and_priority() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
     let mut wire = greet(&daemon, &json!({"pool": "web", "slots": 2}));
-    let mut named: Vec<(String, u64)> = Vec::new();
-    let mut ask = |request: Value| {
-        let reply = wire.ask(&request);
-        assert_eq!(reply[0], 1, "{reply}");
-        let rule = reply[3].as_str().unwrap_or_default().to_owned();
-        named.push((rule, reply[2].as_u64().unwrap()));
+    let mut ask = |op: u64, attributes: Value, priority: Value, options: Value| {
+        assert_eq!(wire.ask(&json!([op, 1, "app", [attributes], 1, priority, options]))[0], 1);
     };
-    for number in 0..5 {
-        ask(json!([3, number, "app", [["user", "a"]]]));
+    for _ in 0..5 {
+        ask(3, json!(["user", "a"]), Value::Null, Value::Null);
     }
-    ask(json!([3, 10, "app", [["path", "/healthz"]]]));
-    ask(json!([3, 11, "app", [["agent", "bot"]]]));
-    ask(json!([3, 12, "app", [["colour", "red"]], 1, "critical"]));
-    ask(json!([3, 13, "app", [["user", "b"]], 1, "get", {"queued_us": 600_000}]));
-    ask(json!([3, 14, "api", [["user", "b"]]]));
+    ask(3, json!(["path", "/healthz"]), Value::Null, Value::Null);
+    ask(3, json!(["agent", "bot"]), Value::Null, Value::Null);
+    ask(3, json!(["colour", "red"]), json!("critical"), Value::Null);
+    ask(3, json!(["user", "b"]), json!("get"), json!({"queued_us": 600_000}));
     // A peek is not counted.
-    ask(json!([4, 15, "app", [["user", "a"]]]));
-    named.pop();
+    ask(4, json!(["user", "a"]), Value::Null, Value::Null);
     let metrics = scrape(&daemon);
-    for (rule, number) in &named {
-        let domain = if rule == "per-user" && *number == 0 { "" } else { "\"app\"" };
-        let verdict = ["allow", "limit", "shed", "wait", "deny"][usize::try_from(*number).unwrap()];
-        let same = named.iter().filter(|other| **other == (rule.clone(), *number)).count();
+    assert_eq!(metrics.sum(&["tidegate_decisions_total"]), 9.0);
+    for (rule, verdict, count) in [
+        ("per-user", "allow", 3.0),
+        ("per-user", "limit", 2.0),
+        ("bots", "deny", 1.0),
+        ("web/queue_age", "shed", 1.0),
+    ] {
         let (rule, verdict) = (format!("rule=\"{rule}\""), format!("verdict=\"{verdict}\""));
-        let found = metrics.sum(&["tidegate_decisions_total", domain, &rule, &verdict]);
-        assert_eq!(found, same as f64, "{rule} {verdict}: {named:?}");
+        assert_eq!(metrics.sum(&["tidegate_decisions_total", "\"app\"", &rule, &verdict]), count, "{rule}");
     }
-    assert_eq!(metrics.sum(&["tidegate_decisions_total"]), named.len() as f64);
     let of = |outcome: &str, rule: &str| {
-        metrics.of(&format!(
-            "tidegate_rule_checks_total{{domain=\"app\",rule=\"{rule}\",outcome=\"{outcome}\"}}"
-        ))
+        let labels = format!("domain=\"app\",rule=\"{rule}\",outcome=\"{outcome}\"");
+        metrics.of(&format!("tidegate_rule_checks_total{{{labels}}}"))
     };
     // Of three that passed, the second fell below the warning threshold.
     let per_user = ["pass", "near", "over", "refuse", "would_refuse"].map(|outcome| of(outcome, "per-user"));
-    assert_eq!(per_user, [2.0, 2.0, 0.0, 2.0, 0.0], "user b fitted before he was shed");
+    assert_eq!(per_user, [2.0, 2.0, 0.0, 2.0, 0.0], "user b fitted before it was shed");
     assert_eq!([of("pass", "quiet"), of("would_refuse", "quiet")], [2.0, 4.0]);
     assert_eq!([of("pass", "probes"), of("refuse", "bots"), of("refuse", "web/queue_age")], [1.0; 3]);
-    let candidate = metrics.sum(&["tidegate_candidate_checks_total", "per-user", "refuse"]);
-    assert_eq!(candidate, 4.0);
-    assert_eq!(metrics.of("tidegate_priority_total{priority=\"critical\",verdict=\"allow\"}"), 1.0);
-    assert_eq!(metrics.of("tidegate_priority_total{priority=\"get\",verdict=\"shed\"}"), 1.0);
+    assert_eq!(metrics.sum(&["tidegate_candidate_checks_total", "per-user", "refuse"]), 4.0);
+    let priority = |labels: &str| metrics.of(&format!("tidegate_priority_total{{priority={labels}}}"));
+    assert_eq!(priority("\"critical\",verdict=\"allow\""), 1.0);
+    assert_eq!(priority("\"get\",verdict=\"shed\""), 1.0);
     assert_eq!(metrics.of("tidegate_unmatched_total{reason=\"rule\"}"), 0.0, "the pool's rules looked at it");
     // Timing begins after 64 batches.
     assert_eq!(metrics.of("tidegate_decision_seconds_count"), 0.0);

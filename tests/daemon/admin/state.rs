@@ -1,9 +1,8 @@
 //! Metrics of the snapshots.
 
-use tidegate::clock::unix_nanos;
-
 use super::scrape::{EVERYTHING, scrape};
 use crate::prelude::*;
+use tidegate::clock::unix_nanos;
 
 fn plan() -> Plan {
     Plan::new().rules("app.yaml", EVERYTHING).with_state().writes_state_every(20)

@@ -26,7 +26,7 @@ fn why(daemon: &Daemon, request: &str) -> Value {
 #[test]
 fn why_shows_the_decision_and_charges_nothing() {
     let daemon = started();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     for id in 0..4 {
         wire.ask(&hit(id, "u1"));
     }
@@ -49,17 +49,10 @@ fn why_shows_the_decision_and_charges_nothing() {
     assert_eq!(json!([known["refuses"], known["remaining"], known["limit"]]), json!([true, 0, 3]));
     assert!((1..=12_000_000).contains(&known["retry_us"].as_u64().unwrap()), "{found}");
     // Also without its domain, and by the digits that tables show.
-    for request in [
-        format!("--digest {digest}"),
-        format!("--digest {}", &digest[..16]),
-        format!("--digest {}", &digest[..8]),
-    ] {
-        let found = why(&daemon, &request);
-        assert_eq!(
-            json!([found["domain"], found["checks"][0]["digest"]]),
-            json!(["api", digest]),
-            "{request}"
-        );
+    for digits in [32, 16, 8] {
+        let found = why(&daemon, &format!("--digest {}", &digest[..digits]));
+        let seen = json!([found["domain"], found["checks"][0]["digest"]]);
+        assert_eq!(seen, json!(["api", digest]), "{digits}");
     }
     let unknown = daemon.fail("why --digest 00000000000000000000000000000000", 1);
     has(&unknown, &["no rule has a key of this digest"]);
@@ -73,38 +66,18 @@ fn why_shows_the_decision_and_charges_nothing() {
 }
 
 #[test]
-fn why_goes_by_the_mode_of_a_switch() {
-    let rules = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, mode: disabled}\n";
-    let daemon = Plan::new().rules("api.yaml", rules).start();
-    let counts = || {
-        let why = why(&daemon, "api user=u1");
-        (why["checks"].as_array().unwrap().len(), why["others"].as_array().unwrap().len())
-    };
-    assert_eq!(counts(), (0, 1));
-    daemon.run("switch api/per-user enforce");
-    assert_eq!(counts(), (1, 0));
-    daemon.run("switch api/per-user disabled");
-    assert_eq!(counts(), (0, 1));
-}
-
-#[test]
 fn refusals_have_the_digest_of_why_unless_the_rule_is_hidden() {
-    let simple = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h}\n";
-    let hidden = simple.replace("1/h", "1/h, advertise: false");
-    for (rules, is_shown) in [(simple, true), (RULES, true), (&*hidden, false)] {
+    let hidden = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, advertise: false}\n";
+    for (rules, is_shown) in [(RULES, true), (hidden, false)] {
         let daemon = Plan::new().rules("api.yaml", rules).start();
-        let mut wire = Wire::greeted(&daemon.socket());
+        let mut wire = daemon.greeted();
         let replies: Vec<Value> = (0..4).map(|id| wire.ask(&hit(id, "u1"))).collect();
         assert_eq!(replies[0][12]["digest"], Value::Null, "an allowed request has none");
-        let refused = why(&daemon, "api user=u1");
-        let expected = if is_shown { refused["checks"][0]["digest"].clone() } else { Value::Null };
-        assert_eq!(replies[3][2], 1);
-        assert_eq!(replies[3][12]["digest"], expected, "{rules}");
+        let check = why(&daemon, "api user=u1")["checks"][0].take();
+        let expected = if is_shown { &check["digest"] } else { &Value::Null };
+        assert_eq!((&replies[3][2], &replies[3][12]["digest"]), (&json!(1), expected), "{rules}");
         let refusals = replies.iter().filter(|reply| reply[2] == 1).count();
-        assert_eq!(
-            refused["checks"][0]["refused"], refusals,
-            "the list of callers has the same digest: {rules}"
-        );
+        assert_eq!(check["refused"], refusals, "the list of callers has the same digest: {rules}");
     }
 }
 
@@ -113,10 +86,8 @@ fn why_names_rules_that_nearly_match() {
     let daemon = started();
     let near = |request: &str, rule: &str| {
         let all = why(&daemon, request);
-        let others = all["others"].as_array().unwrap();
-        let other =
-            others.iter().find(|other| other["rule"] == rule).unwrap_or_else(|| panic!("{rule}: {all}"));
-        other["near"].clone()
+        let other = all["others"].as_array().unwrap().iter().find(|other| other["rule"] == rule);
+        other.unwrap_or_else(|| panic!("{rule}: {all}"))["near"].clone()
     };
     let table = [
         (
@@ -139,26 +110,32 @@ fn why_names_rules_that_nearly_match() {
 }
 
 #[test]
-fn why_shows_blocks_and_switches() {
-    let daemon = started();
+fn why_and_status_show_blocks_and_switches() {
+    let rules = format!("{RULES}concurrency:\n  - {{name: off, key: [job], max: 1, mode: disabled}}\n");
+    let daemon = Plan::new().rules("api.yaml", &rules).start();
+    assert!(daemon.run("status").contains("no request has met: api/per-user"));
     daemon.run("block per-user --for 1h user=u1");
     daemon.run("switch posts shadow");
     let blocked = why(&daemon, "api user=u1 method=POST");
     assert_eq!((&blocked["verdict"], &blocked["checks"][0]["blocked"]), (&json!("limit"), &json!(true)));
     assert_eq!(blocked["checks"][1]["mode"], "shadow");
-    assert!(
-        blocked["overrides"][0].as_str().unwrap().contains("api/posts is switched to shadow"),
-        "{blocked}"
-    );
+    has(blocked["overrides"][0].as_str().unwrap(), &["api/posts is switched to shadow"]);
     let digest = blocked["checks"][0]["digest"].as_str().unwrap();
     let found = why(&daemon, &format!("api --digest {digest}"));
-    assert!(found["overrides"][0].as_str().unwrap().contains("this key is blocked until"), "{found}");
+    has(found["overrides"][0].as_str().unwrap(), &["this key is blocked until"]);
+    // A switch decides whether a rule is checked, whatever its file says.
+    for (mode, checks) in [("enforce", 1), ("disabled", 0)] {
+        daemon.run(&format!("switch api/off {mode}"));
+        assert_eq!(why(&daemon, "api job=j")["checks"].as_array().unwrap().len(), checks, "{mode}");
+    }
+    daemon.run("switch --all disabled");
+    has(&daemon.run("why api user=u1"), &["allow: everything is switched off; `tidegate status`"]);
 }
 
 #[test]
 fn blocks_and_frees_a_caller_by_the_digest_of_a_refusal() {
     let daemon = started();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     let refused = (0..4).map(|id| wire.ask(&hit(id, "u1"))).last().unwrap();
     let digest = refused[12]["digest"].as_str().unwrap().to_owned();
     let run = |command: &str| daemon.outcome(&command.replace("DIGEST", &digest));
@@ -185,7 +162,7 @@ fn a_digest_names_its_rule_alone() {
     let other =
         "domain: aa\nlimits: [{name: slow, key: [user], rate: 1/h}, {name: big, key: [ip], rate: 9/s}]\n";
     let daemon = Plan::new().rules("api.yaml", RULES).rules("aa.yaml", other).start();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     let refused = (0..4).map(|id| wire.ask(&hit(id, "u1"))).last().unwrap();
     let digest = refused[12]["digest"].as_str().unwrap().to_owned();
     let found = why(&daemon, &format!("--digest {digest}"));
@@ -211,7 +188,7 @@ fn unblock_says_where_the_key_is_still_over_its_limit() {
     let rules =
         "domain: api\nlimits: [{name: tries, key: [user], algorithm: sliding_log, rate: 2/h, block: 1h}]\n";
     let daemon = Plan::new().rules("api.yaml", rules).start();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     let verdicts: Vec<Value> = (0..3).map(|id| wire.ask(&hit(id, "u1"))[2].take()).collect();
     assert_eq!(verdicts, [0, 0, 1]);
     has(&daemon.run("unblock tries user=u1"), &["still over the limit", "tidegate reset"]);
@@ -231,7 +208,7 @@ fn a_rule_of_the_fleet_is_not_reset_on_one_host() {
 fn why_shows_the_numbers_of_an_override() {
     let rules = "domain: api\nlimits:\n  - name: per-user\n    key: [user]\n    rate: 5/min\n    overrides: [{match: {user: big}, rate: 50/min}]\n";
     let daemon = Plan::new().rules("api.yaml", rules).start();
-    Wire::greeted(&daemon.socket()).ask(&hit(1, "big"));
+    daemon.greeted().ask(&hit(1, "big"));
     let by_request = why(&daemon, "api user=big")["checks"][0].take();
     let by_digest =
         why(&daemon, &format!("--digest {}", by_request["digest"].as_str().unwrap()))["checks"][0].take();
@@ -268,7 +245,7 @@ fn why_refuses_wrong_input_with_help() {
 fn log_warnings_and_why_name_a_domain_with_errors() {
     let daemon =
         Plan::new().rules("api.yaml", RULES).rules("web.yaml", "domain: web\nlimits: [{name: a}]\n").start();
-    Wire::greeted(&daemon.socket()).ask(&json!([3, 1, "web", [["user", "u1"]]]));
+    daemon.greeted().ask(&json!([3, 1, "web", [["user", "u1"]]]));
     let message = "the rules of `web` have errors, so that it has NO LIMITS";
     daemon.await_log(&["WARN", "not limited: ", message]);
     assert!(daemon.run("status --format json").contains(message));
@@ -278,7 +255,7 @@ fn log_warnings_and_why_name_a_domain_with_errors() {
 #[test]
 fn notes_say_that_a_request_is_not_limited() {
     let daemon = started();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     let notes = |wire: &mut Wire, op: u64, domain: &str, attribute: &str| {
         wire.ask(&json!([op, 1, domain, [[attribute, "u1"]]]))[10].clone()
     };
@@ -304,25 +281,21 @@ fn notes_say_that_a_request_is_not_limited() {
     for id in 0..100 {
         wire.ask(&json!([3, id, format!("d{id}"), [["user", "u1"]]]));
     }
-    assert_eq!(
-        daemon.log().matches("not limited: no domain").count(),
-        3,
-        "of four that a connection remembers"
-    );
+    let logged = daemon.log().matches("not limited: no domain").count();
+    assert_eq!(logged, 3, "of four that a connection remembers");
     for connection in 0..20 {
-        Wire::greeted(&daemon.socket()).ask(&json!([3, 1, format!("e{connection}"), [["user", "u1"]]]));
+        daemon.greeted().ask(&json!([3, 1, format!("e{connection}"), [["user", "u1"]]]));
     }
     let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
     assert_eq!(status["unknown_domains"].as_array().unwrap().len(), 16);
-    let warnings = status["warnings"].to_string();
-    assert!(warnings.contains("requests for several unknown domains; no domain"), "{warnings}");
+    has(&status["warnings"].to_string(), &["requests for several unknown domains; no domain"]);
     assert!(daemon.log().matches("not limited: no domain").count() <= 16);
 }
 
 #[test]
 fn refusals_carry_the_rate_as_written_and_blocks() {
     let daemon = started();
-    let mut wire = Wire::greeted(&daemon.socket());
+    let mut wire = daemon.greeted();
     let replies: Vec<Value> = (0..4).map(|id| wire.ask(&hit(id, "u1"))).collect();
     assert_eq!(replies[2][12], Value::Null, "not with a grant");
     assert_eq!((&replies[3][12]["rate"], &replies[3][12]["blocked"]), (&json!("5/min"), &Value::Null));
@@ -334,11 +307,7 @@ fn refusals_carry_the_rate_as_written_and_blocks() {
     let extra = wire.ask(&hit(1, "u3"))[12].take();
     assert_eq!((&extra["rate"], &extra["blocked"]), (&json!("5/min"), &json!(true)));
     let reply = wire.ask(&hit(2, "u3"));
-    assert_eq!(
-        json!([reply[6], reply[7]]),
-        json!([0, reply[8]]),
-        "whatever it has left, it waits for the end of the block"
-    );
+    assert_eq!(json!([reply[6], reply[7]]), json!([0, reply[8]]), "it waits for the end of the block");
 }
 
 #[test]
@@ -358,23 +327,9 @@ fn why_names_rules_that_count_other_units() {
     for (cost, counts, other, near) in table {
         let found = why(&daemon, &format!("api user=ann {cost}"));
         assert_eq!(found["checks"][0]["rule"], json!(counts), "{cost}: {found}");
-        assert_eq!(
-            json!([found["others"][0]["rule"], found["others"][0]["near"]]),
-            json!([other, near]),
-            "{cost}"
-        );
         let reason = format!("it counts {other}, and the cost names none (--cost {other}=N)");
-        assert_eq!(found["others"][0]["reason"], json!(reason), "{cost}");
+        let seen = ["rule", "near", "reason"].map(|field| &found["others"][0][field]);
+        assert_eq!(json!(seen), json!([other, near, reason]), "{cost}");
     }
     assert!(daemon.run("why api user=ann").contains("no       tokens ("));
-}
-
-#[test]
-fn why_and_status_say_that_everything_is_off() {
-    let daemon = started();
-    let status = daemon.run("status");
-    assert!(status.contains("no request has met: api/per-user"), "{status}");
-    daemon.run("switch --all disabled");
-    let text = daemon.run("why api user=u1");
-    assert!(text.contains("allow: everything is switched off; `tidegate status`"), "{text}");
 }

@@ -28,6 +28,12 @@ fn used(machine: &Machine, group: &str, micros: u64) {
     machine.write(&format!("sys/fs/cgroup{group}/cpu.stat"), &text);
 }
 
+/// The sample after this usage.
+fn after(machine: &mut Machine, group: &str, micros: u64) -> Vec<Option<u32>> {
+    used(machine, group, micros);
+    machine.sample()
+}
+
 fn may_use(machine: &Machine, group: &str, quota: &str) {
     machine.write(&format!("sys/fs/cgroup{group}/cpu.max"), quota);
 }
@@ -48,10 +54,8 @@ fn version_2() -> Machine {
 fn measures_usage_against_cgroup_v2_quota() {
     let mut machine = version_2();
     assert_eq!(machine.sample(), [], "one total says nothing, and that is not the same as zero");
-    used(&machine, APP, 7_250_000);
-    assert_eq!(machine.sample(), [Some(500)], "250 ms in a second, of 500 ms");
-    used(&machine, APP, 8_000_000);
-    assert_eq!(machine.sample(), [Some(1_000)], "one second in two, of one");
+    assert_eq!(after(&mut machine, APP, 7_250_000), [Some(500)], "250 ms in a second, of 500 ms");
+    assert_eq!(after(&mut machine, APP, 8_000_000), [Some(1_000)], "one second in two, of one");
     may_use(&machine, APP, "1 18446744073709551615\n");
     assert_eq!(machine.sample(), [Some(u32::MAX)], "as much as a number holds");
 }
@@ -63,8 +67,7 @@ fn reports_fullest_ancestor_cgroup() {
     machine.sample();
     // The group used 100 of 500 ms, the slice with its other groups 1.8 of 2 s.
     used(&machine, APP, 7_100_000);
-    used(&machine, "/system.slice", 501_800_000);
-    assert_eq!(machine.sample(), [Some(900)]);
+    assert_eq!(after(&mut machine, "/system.slice", 501_800_000), [Some(900)]);
     // Without a quota, the usage of other groups does not matter.
     may_use(&machine, "/system.slice", "max 100000\n");
     assert_eq!(machine.sample(), [Some(100)], "100 ms in two seconds");
@@ -75,14 +78,11 @@ fn applies_changed_and_new_quota() {
     let mut machine = version_2();
     machine.remove("sys/fs/cgroup/system.slice/app.service/cpu.max");
     machine.sample();
-    used(&machine, APP, 8_000_000);
-    assert_eq!(machine.sample(), [Some(250)], "no quota: one second of four CPUs'");
+    assert_eq!(after(&mut machine, APP, 8_000_000), [Some(250)], "no quota: one second of four CPUs'");
     may_use(&machine, APP, "200000 100000\n");
-    used(&machine, APP, 9_000_000);
-    assert_eq!(machine.sample(), [Some(500)]);
+    assert_eq!(after(&mut machine, APP, 9_000_000), [Some(500)]);
     may_use(&machine, APP, "100000 100000\n");
-    used(&machine, APP, 10_000_000);
-    assert_eq!(machine.sample(), [Some(1_000)]);
+    assert_eq!(after(&mut machine, APP, 10_000_000), [Some(1_000)]);
 }
 
 #[test]
@@ -91,8 +91,7 @@ fn uses_cpuset_without_cpu_controller() {
     used(&machine, "/app", 0);
     machine.write("sys/fs/cgroup/cpuset.cpus.effective", "0-1,3\n");
     machine.sample();
-    used(&machine, "/app", 1_500_000);
-    assert_eq!(machine.sample(), [Some(500)], "1.5 s of three CPUs'");
+    assert_eq!(after(&mut machine, "/app", 1_500_000), [Some(500)], "1.5 s of three CPUs'");
 }
 
 fn version_1(groups: &str, mounts: &str) -> Machine {
@@ -143,8 +142,7 @@ fn reads_cgroup_mounted_from_container_root() {
     used(&machine, "/worker", 0);
     may_use(&machine, "/worker", "100000 100000");
     machine.sample();
-    used(&machine, "/worker", 100_000);
-    assert_eq!(machine.sample(), [Some(100)]);
+    assert_eq!(after(&mut machine, "/worker", 100_000), [Some(100)]);
 }
 
 #[test]
@@ -186,16 +184,13 @@ fn restarts_measurement_only_when_cgroup_changes() {
     machine.sample();
     machine.write("proc/43/cgroup", "0::/system.slice/app.service\n");
     machine.client.want(&wanted, Some(43));
-    used(&machine, APP, 7_250_000);
-    assert_eq!(machine.sample(), [Some(500)]);
+    assert_eq!(after(&mut machine, APP, 7_250_000), [Some(500)]);
     // A process that has exited leaves the known group in use.
     machine.client.want(&wanted, Some(45));
-    used(&machine, APP, 7_500_000);
-    assert_eq!(machine.sample(), [Some(500)]);
+    assert_eq!(after(&mut machine, APP, 7_500_000), [Some(500)]);
     // Another process reuses its pid.
     machine.write("proc/45/cgroup", "0::/system.slice\n");
-    used(&machine, APP, 7_750_000);
-    assert_eq!(machine.sample(), [Some(500)]);
+    assert_eq!(after(&mut machine, APP, 7_750_000), [Some(500)]);
     machine.write("proc/44/cgroup", "0::/system.slice\n");
     machine.client.want(&wanted, Some(44));
     assert_eq!(machine.sample(), []);
@@ -206,8 +201,6 @@ fn restarts_measurement_after_gap() {
     let mut machine = version_2();
     machine.sample();
     machine.pass(60);
-    used(&machine, APP, 37_000_000);
-    assert_eq!(machine.sample(), [], "a minute asleep is not a minute of load");
-    used(&machine, APP, 37_500_000);
-    assert_eq!(machine.sample(), [Some(1_000)]);
+    assert_eq!(after(&mut machine, APP, 37_000_000), [], "a minute asleep is not a minute of load");
+    assert_eq!(after(&mut machine, APP, 37_500_000), [Some(1_000)]);
 }

@@ -1,7 +1,8 @@
-//! This machine: queues of listeners that do not accept, and a thread that burns CPU time.
+//! This machine: queues of listeners that do not accept, a pool that brakes, a thread that burns CPU time, and
+//! the cost of sampling in CPU time, which does not vary with the load of the machine as elapsed time does.
 
 use std::hint::black_box;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,8 +13,11 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, getsockname, listen,
     socket_with,
 };
+use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::{Clock, Now};
+use tidegate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, PoolView};
 use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
+use tidegate::rules::read_text;
 
 use super::machine::FakeClient;
 use crate::prelude::*;
@@ -182,30 +186,6 @@ fn reads_accept_queue_of_unix_path() {
     wait_until("the file is left, but no process listens", || reader.read().is_none());
 }
 
-#[test]
-fn keeps_samples_after_worker_exit() {
-    let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
-    let client = FakeClient::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
-    let mut sensors = SignalSensors::new(Path::new("/"));
-    let mut read = |second: u64| {
-        sensors.sample(&client, Now::at_nanos(second * 1_000_000_000));
-        client.observed()
-    };
-    let known = read(1);
-    let before = read(2);
-    worker.kill().unwrap();
-    worker.wait().unwrap();
-    if known.is_empty() {
-        assert!(before[0].is_some() && read(3)[0].is_some(), "{before:?}");
-    } else {
-        assert_eq!(
-            (before, read(3)),
-            (vec![None], vec![None]),
-            "its control group is not to be seen from here"
-        );
-    }
-}
-
 /// A machine on which a sample never ends.
 struct Stuck {
     begun: Sender<()>,
@@ -268,4 +248,89 @@ fn samples_busy_thread_until_dropped() {
     // Without visible control groups, no sample is correct.
     assert!(of("quota").is_none_or(|quota| quota >= 500 / cpus), "{seen:?}");
     assert_eq!(of("pushed"), None, "that is the application's to say");
+}
+
+fn engine(port: u16) -> Engine {
+    let rules = format!(
+        "domain: api\ndefaults: {{scope: host}}\npriorities: [critical, other]\nshed:\n  - pool: web\n    \
+         brake: {{bands: [80%]}}\n    signals: {{accept_queue: {{listen: \":{port}\"}}, cpu: {{use: false}}}}\n"
+    );
+    let loaded = read_text("web.yaml", &rules);
+    assert_eq!(loaded.problems, []);
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    engine.install_rules(loaded.domains);
+    engine
+}
+
+/// The pool after these ticks of 250 ms.
+fn after(engine: &Engine, sensors: &mut SignalSensors, ticks: std::ops::Range<u64>) -> PoolView {
+    let mut now = Now::default();
+    for tick in ticks {
+        now = Now::at_nanos(tick * 250_000_000);
+        sensors.sample(engine, now);
+        engine.tick(now);
+    }
+    engine.pools(now).into_iter().find(|pool| &*pool.pool == "web").unwrap()
+}
+
+#[test]
+fn brakes_pool_until_accept_queue_empties() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let engine = engine(address.port());
+    let opening = ConnectionParams {
+        name: None,
+        user: 0,
+        pool: "web",
+        slots: 8,
+        connection: 1,
+        pid: Some(std::process::id()),
+    };
+    let _session = engine.open_session(&opening, Now::at_nanos(0)).unwrap();
+    let mut sensors = SignalSensors::new(Path::new("/"));
+    assert!(!after(&engine, &mut sensors, 0..40).braking);
+    let connections: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let pool = after(&engine, &mut sensors, 40..80);
+    assert!(pool.braking, "{pool:?}");
+    let of_queue = pool.signals.iter().find(|signal| &*signal.name == "accept_queue").unwrap();
+    assert_eq!(of_queue.utilization, Some(0.25), "8 of the 32 that the map calls full: {pool:?}");
+    let accepted: Vec<_> = (0..8).map(|_| listener.accept().unwrap()).collect();
+    let pool = after(&engine, &mut sensors, 80..120);
+    assert!(!pool.braking, "{pool:?}");
+    drop((connections, accepted));
+}
+
+fn everything(port: u16) -> FakeClient {
+    let wanted = [
+        ("accept_queue", SignalSource::AcceptQueue(Listen::Port(port))),
+        ("cpu_pressure", SignalSource::CpuPressure),
+        ("memory_pressure", SignalSource::MemoryPressure),
+        ("io_pressure", SignalSource::IoPressure),
+        ("cpu_quota", SignalSource::CpuQuota),
+        ("cpu", SignalSource::Cpu),
+    ];
+    FakeClient::new(&wanted, Some(std::process::id()))
+}
+
+#[allow(clippy::disallowed_methods, reason = "a measurement, not a decision")]
+fn cpu_nanos() -> i64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+#[test]
+fn bounds_cpu_time_of_samples() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = everything(listener.local_addr().unwrap().port());
+    let mut sensors = SignalSensors::new(Path::new("/"));
+    let sample =
+        |sensors: &mut SignalSensors, tick: u64| sensors.sample(&client, Now::at_nanos(tick * 250_000_000));
+    // The first samples open files and count CPUs.
+    (0..8).for_each(|tick| sample(&mut sensors, tick));
+    let before = cpu_nanos();
+    (8..48).for_each(|tick| sample(&mut sensors, tick));
+    let spent = cpu_nanos() - before;
+    println!("{} µs of CPU time for 10 s", spent / 1_000);
+    assert!(spent <= 20_000_000, "{spent} ns");
 }

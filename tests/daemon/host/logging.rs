@@ -1,12 +1,10 @@
 //! Log entries about failed samples: once, with help, and again when the error changes.
 
-use std::fs::File;
-use std::sync::Arc;
-
-use tidegate::host::{Listen, SignalSource};
-
 use super::machine::Machine;
 use crate::prelude::*;
+use std::fs::File;
+use std::sync::Arc;
+use tidegate::host::{Listen, SignalSource};
 
 /// A log, read from where the last call ended.
 struct Journal(File);

@@ -1,8 +1,7 @@
 //! A machine of files in a temporary directory, a consumer of its samples, and its time.
 
-use std::sync::Mutex;
-
 use crate::prelude::*;
+use std::sync::Mutex;
 use tempfile::TempDir;
 use tidegate::clock::Now;
 use tidegate::host::{HostSignals, SignalSensors, SignalSink, SignalSource};

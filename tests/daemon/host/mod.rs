@@ -1,7 +1,5 @@
 //! Samples of the machine: recorded bytes, file trees for /proc and /sys, and this machine.
 
-mod braking;
-mod cost;
 mod cpu_quota;
 mod identity;
 mod live;

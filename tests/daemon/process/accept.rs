@@ -5,9 +5,7 @@ use crate::state::strace::may_trace;
 
 #[test]
 fn accepts_again_after_any_error_of_accept() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     thread::scope(|threads| {
         for (error, warnings) in [("ENFILE", 3), ("ENOBUFS", 3), ("ENOMEM", 3), ("ECONNABORTED", 0)] {
             threads.spawn(move || fails(error, warnings));

@@ -3,7 +3,6 @@
 use crate::machine;
 mod accept;
 mod crash_loop;
-mod idle;
 mod soak;
 mod starved;
 mod threads;

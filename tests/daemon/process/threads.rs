@@ -69,9 +69,7 @@ fn set_limit(daemon: &Daemon, user: u32, threads: usize) {
 
 #[test]
 fn decides_with_as_many_threads_as_there_are() {
-    if !may_limit() {
-        return;
-    }
+    needs!(may_limit());
     for threads in 1..=10 {
         let plan = limited(threads, threads).threads(2);
         if threads == 1 {
@@ -112,9 +110,7 @@ fn decides_with_as_many_threads_as_there_are() {
 
 #[test]
 fn swaps_the_directory_of_rules_where_no_thread_can_be_had() {
-    if !may_limit() {
-        return;
-    }
+    needs!(may_limit());
     let daemon = limited(20, 64).start();
     set_limit(&daemon, 20, threads_of(&daemon));
     for burst in [1, 2, 3] {
@@ -131,9 +127,7 @@ fn swaps_the_directory_of_rules_where_no_thread_can_be_had() {
 
 #[test]
 fn starts_what_was_missing_once_threads_can_be_had() {
-    if !may_limit() {
-        return;
-    }
+    needs!(may_limit());
     let daemon = limited(21, 3).start();
     assert_limits(&daemon);
     daemon.await_log(&["WARN", "a thread cannot be started", "thread=\"sampler\""]);
@@ -164,8 +158,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
     command.env("TIDEGATE_DEBUG_PANIC", THREADS.join(","));
     // A service manager's socket, so that the notify thread runs.
     command.env("NOTIFY_SOCKET", plan.path("notify"));
-    let mut daemon = Daemon { process: Process::start(&mut command), plan };
-    daemon.await_log(&[" serving "]);
+    let mut daemon = plan.start_by(command, " serving ");
     assert_limits(&daemon);
     wait_until("the admin socket is there", || admin_socket(&daemon).exists());
     for thread in THREADS {
@@ -188,9 +181,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
 
 #[test]
 fn reads_no_password_without_a_thread_and_does_not_panic() {
-    if !may_limit() {
-        return;
-    }
+    needs!(may_limit());
     // With one of these limits the sync thread is the last one that can start.
     for threads in 2..=10 {
         let plan = limited(20 + threads, threads);

@@ -1,4 +1,4 @@
-//! Access to domains: every op, of users with and without permission.
+//! Access to domains and pools: every op, of users with and without permission.
 
 use crate::prelude::*;
 use std::fmt::Write;
@@ -37,7 +37,7 @@ fn assert_turned_away(reply: &Value, id: u64, user: u32) {
 fn denies_closed_domain_and_keeps_connection() {
     let mine = this_user();
     // Being root or the daemon's own user gives no access.
-    let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{}}}}", mine + 1));
+    let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{uids: [33, {mine}]}}}}", mine + 1));
     let mut wire = daemon.greeted();
     for ask in five_requests("api") {
         match ask[1].as_u64() {
@@ -75,30 +75,6 @@ fn accepts_reports_of_denied_requests() {
 }
 
 #[test]
-fn opens_domain_to_listed_users_only() {
-    if this_user() != 0 {
-        eprintln!("skipped: only root can be two users");
-        return;
-    }
-    let daemon = daemon("domains: {api: {uids: [33, 0]}}");
-    let mut mine = daemon.greeted();
-    for left in [4, 3] {
-        let reply = mine.ask(&json!([3, 1, "api", [["user", "u1"]]]));
-        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(left)), "{reply}");
-    }
-    let replies = other_user(&daemon, &five_requests("api"));
-    assert_eq!(replies.len(), 4, "{replies:#?}");
-    for (reply, id) in replies.iter().zip([11, 13, 14, 15]) {
-        assert_turned_away(reply, id, OTHER);
-    }
-    // Rejected requests charged nothing.
-    let reply = mine.ask(&json!([4, 2, "api", [["user", "u1"]]]));
-    assert_eq!(reply[6], 3, "{reply}");
-    let elsewhere = other_user(&daemon, &[json!([3, 1, "open", [[]]])]);
-    assert_eq!(verdict_of(&elsewhere[0]), 0, "{elsewhere:?}");
-}
-
-#[test]
 fn warns_of_listed_domain_without_rules() {
     let daemon = daemon("domains: {api: {uids: []}, apj: {uids: []}}");
     let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]]]));
@@ -133,4 +109,40 @@ pub(crate) fn other_user(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
     }
     assert_eq!(replies.remove(0)[0], 0, "WELCOME");
     replies
+}
+
+#[test]
+fn opens_pool_to_configured_users_and_slots() {
+    let mine = this_user();
+    let settings = format!(
+        "pools: {{web: {{uids: [{mine}], slots_max: 8}}, closed: {{uids: [{}]}}, open: {{}}}}",
+        mine + 1
+    );
+    let daemon = Plan::new().settings(&settings).start();
+    let hello = |info: Value| json!([0, 1, 1, info]);
+    for info in [
+        json!({"pool": "web", "slots": 8}),
+        json!({"pool": "web"}),
+        json!({"pool": "open", "slots": u32::MAX}),
+        json!({"pool": "elsewhere", "slots": 1_000}),
+    ] {
+        let mut wire = daemon.connect();
+        assert_eq!(wire.ask(&hello(info.clone()))[0], 0, "{info}");
+        wire.assert_served();
+    }
+    // Not permitted: the connection waits for another HELLO.
+    let mut wire = daemon.connect();
+    let reply = wire.ask(&hello(json!({"pool": "closed"})));
+    assert_eq!(error_of(&reply), (Some(1), 11), "{reply}");
+    assert_eq!(reply[3], format!("the pool `closed` is not open to user {mine}"));
+    assert_eq!(wire.ask(&hello(json!({"pool": "open"})))[0], 0);
+    wire.assert_served();
+    // Too many slots would make a full pool look idle.
+    let mut wire = daemon.connect();
+    let reply = wire.ask(&hello(json!({"pool": "web", "slots": 9})));
+    assert_eq!(error_of(&reply), (Some(1), 9), "{reply}");
+    assert_eq!(reply[3], "9 slots are more than the pool `web` allows a process, which is 8");
+    wire.assert_ended();
+    let line = daemon.await_log(&["WARN", "the pool `closed` is not open to user"]);
+    assert!(line.contains("`pools.closed` in the settings"), "{line}");
 }

@@ -46,7 +46,7 @@ fn renews_lease_and_forwards_signals() {
     let mut watcher = daemon.greeted();
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
     let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
-    wait_until("it holds its place", || is_held());
+    wait_until("it holds its place", &mut is_held);
     // More than twice the expiry of a lease under this rule.
     for _ in 0..23 {
         sleep(Duration::from_millis(100));

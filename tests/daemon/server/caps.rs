@@ -52,10 +52,7 @@ fn refuses_connections_above_maximum_until_one_closes() {
 
 #[test]
 fn serves_other_users_when_one_is_at_maximum() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can be two users");
-        return;
-    }
+    needs!(is_root());
     let daemon = Plan::new().settings("connections: {per_user: 1}").open_to_all().start();
     let _mine = daemon.greeted();
     assert_refused(&daemon);

@@ -61,19 +61,6 @@ fn answers_one_batch_in_one_write() {
 }
 
 #[test]
-fn answers_a_thousand_requests_of_one_write() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let frames: Vec<u8> = (0..1_000).flat_map(|id| frame(&hit(id, "many"))).collect();
-    wire.send_bytes(&frames);
-    wire.end_writing();
-    let replies = wire.hear_all();
-    let ids: Vec<u64> = replies.iter().map(|reply| reply[1].as_u64().unwrap()).collect();
-    assert_eq!(ids, (0..1_000).collect::<Vec<_>>());
-    assert_eq!(replies.iter().filter(|reply| verdict_of(reply) == 0).count(), 5);
-}
-
-#[test]
 fn accepts_split_frames_and_longest_frames() {
     let daemon = daemon();
     let mut wire = daemon.greeted();

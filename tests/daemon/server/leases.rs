@@ -31,21 +31,6 @@ fn lease_holds_permit_until_released() {
 }
 
 #[test]
-fn lease_renewed_while_daemon_was_stopped_goes_on() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let short = json!([1, 1, "work", [["short", "yes"]]]);
-    let lease = lease_of(&wire.ask(&short));
-    daemon.process.signal(libc::SIGSTOP);
-    sleep(Duration::from_millis(1_200));
-    wire.send(&json!([6, 2, lease]));
-    daemon.process.signal(libc::SIGCONT);
-    assert_eq!(wire.hear(), Some(json!([2, 2, true])));
-    assert_eq!(verdict_of(&wire.ask(&short)), 1, "renewed, it holds its place");
-    wait_until("the place is free", || verdict_of(&wire.ask(&short)) == 0);
-}
-
-#[test]
 fn bounds_leases_of_one_session() {
     let daemon = daemon();
     let mut wire = daemon.greeted();

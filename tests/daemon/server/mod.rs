@@ -14,7 +14,6 @@ mod idle_connections;
 mod judging;
 mod leases;
 mod path;
-mod pools;
 mod privacy;
 mod refunds;
 mod reload;

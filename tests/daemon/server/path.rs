@@ -19,7 +19,7 @@ fn is_socket(path: &Path) -> bool {
 fn socket_has_its_mode_and_group_from_the_start() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
     let mine = rustix::process::getegid().as_raw();
-    let other = if rustix::process::geteuid().is_root() { 12_345 } else { mine };
+    let other = if is_root() { 12_345 } else { mine };
     for (settings, group) in [("", mine), (&*format!(", group: \"{other}\""), other)] {
         // Independent of the umask.
         let plan = Plan::new().settings(&format!("socket: {{mode: \"0620\"{settings}}}"));
@@ -120,75 +120,49 @@ fn connect_without_waiting(path: &Path) -> Option<rustix::fd::OwnedFd> {
 }
 
 #[test]
-fn leaves_non_socket_at_path() {
-    let plan = Plan::new();
-    let in_the_way = plan.socket();
-    fs::write(&in_the_way, "precious").unwrap();
-    let (code, error) = refused(&plan);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("something that is not a socket is in the way"), "{error}");
-    has(&error, &[in_the_way.to_str().unwrap(), "help: remove it, or name another path"]);
-    assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "precious");
-    fs::remove_file(&in_the_way).unwrap();
-    fs::create_dir(&in_the_way).unwrap();
-    assert_eq!(refused(&plan).0, Some(1));
-    assert!(in_the_way.is_dir());
-    fs::remove_dir(&in_the_way).unwrap();
-    plan.start().greeted().assert_served();
-}
-
-#[test]
-fn leaves_planted_symlink_and_its_target() {
+fn refuses_start_and_leaves_whatever_is_in_the_way() {
     let plan = Plan::new().settings("socket: {mode: \"0666\"}");
     let precious = plan.path("precious");
-    // Links to a file, to nothing, to another socket.
-    let other = UnixListener::bind(plan.path("other")).unwrap();
     fs::write(&precious, "precious").unwrap();
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
-    for target in [&precious, &plan.path("nothing"), &plan.path("other")] {
-        symlink(target, plan.socket()).unwrap();
-        let (code, error) = refused(&plan);
-        assert_eq!(code, Some(1), "{error}");
-        assert_eq!(fs::read_link(plan.socket()).unwrap(), *target);
-        assert!(!plan.path("nothing").exists());
-        fs::remove_file(plan.socket()).unwrap();
+    let _other = UnixListener::bind(plan.path("other")).unwrap();
+    let put: [fn(&Path); 5] = [
+        |path| symlink(path.with_file_name("precious"), path).unwrap(),
+        |path| symlink(path.with_file_name("nothing"), path).unwrap(),
+        |path| symlink(path.with_file_name("other"), path).unwrap(),
+        |path| fs::write(path, "in the way").unwrap(),
+        |path| fs::create_dir(path).unwrap(),
+    ];
+    // The socket, its temporary name with a tilde as the last byte, and its lock, which is a file.
+    for (name, put) in [("t.sock.lock", &put[..1]), ("t.sock", &put), ("t.soc~", &put)] {
+        let path = plan.path(name);
+        for (number, put) in put.iter().enumerate() {
+            put(&path);
+            let found = || fs::symlink_metadata(&path).map(|found| (found.ino(), found.len())).unwrap();
+            let before = found();
+            let (code, error) = refused(&plan);
+            assert_eq!((code, found()), (Some(1), before), "{name} {number}: {error}");
+            has(&error, &[name]);
+            if name == "t.sock" {
+                has(
+                    &error,
+                    &[
+                        "something that is not a socket is in the way",
+                        "help: remove it, or name another path",
+                    ],
+                );
+            }
+            assert!(!plan.path("nothing").exists(), "{name} {number}");
+            if path.is_dir() { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
+        }
     }
-    drop(other);
-    // A link as the lock file.
-    fs::remove_file(plan.path("t.sock.lock")).unwrap();
-    symlink(&precious, plan.path("t.sock.lock")).unwrap();
-    let (code, error) = refused(&plan);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("t.sock.lock"), "{error}");
-    let metadata = fs::symlink_metadata(&precious).unwrap();
-    assert_eq!(
-        (fs::read_to_string(&precious).unwrap().as_str(), metadata.mode() & 0o777),
-        ("precious", 0o600)
-    );
-}
-
-#[test]
-fn clears_temporary_path_only_if_socket() {
-    // The temporary name of the socket: its path with a tilde as the last byte.
-    let plan = Plan::new();
-    let birth = plan.path("t.soc~");
-    let precious = plan.path("precious");
-    fs::write(&precious, "precious").unwrap();
-    fs::write(&birth, "precious too").unwrap();
-    let (code, error) = refused(&plan);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("t.soc~"), "{error}");
-    assert_eq!(fs::read_to_string(&birth).unwrap(), "precious too");
-    fs::remove_file(&birth).unwrap();
-    symlink(&precious, &birth).unwrap();
-    assert_eq!(refused(&plan).0, Some(1));
-    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
-    fs::remove_file(&birth).unwrap();
-    // Left by an interrupted start.
-    drop(UnixListener::bind(&birth).unwrap());
+    let mode = fs::metadata(&precious).unwrap().mode() & 0o777;
+    assert_eq!((&*fs::read_to_string(&precious).unwrap(), mode), ("precious", 0o600));
+    // A socket left by an interrupted start.
+    drop(UnixListener::bind(plan.path("t.soc~")).unwrap());
     let daemon = plan.start();
     daemon.greeted().assert_served();
-    assert!(!birth.exists());
+    assert!(!daemon.plan.path("t.soc~").exists());
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn refunds_own_grant_once_and_no_other() {
     assert_eq!(
         error_of(&wire.ask(&charge(4, -1, &json!({})))),
         (Some(4), 11),
-        "nor without a name by its own user"
+        "its own user, without a name"
     );
     // A session for each.
     for (options, amount, ok) in [
@@ -47,11 +47,8 @@ fn refunds_own_grant_once_and_no_other() {
         (json!({"of": work[9]}), -1, true),
         (json!({"of": work[9]}), -1, false),
     ] {
-        assert_eq!(
-            daemon.greeted().ask(&charge(5, amount, &options)),
-            json!([2, 5, ok]),
-            "{options} {amount}"
-        );
+        let reply = daemon.greeted().ask(&charge(5, amount, &options));
+        assert_eq!(reply, json!([2, 5, ok]), "{options} {amount}");
     }
     assert_eq!(left(&mut wire), 5);
     // Without an id, and so without a reply.
@@ -67,33 +64,17 @@ fn odd_costs_and_priorities_bypass_no_limit() {
     let mut ask = |op: u64, domain: &str, cost: Value, priority: Value| {
         wire.ask(&json!([op, 7, domain, [["user", "u"]], cost, priority]))
     };
-    for op in [1, 3, 4] {
-        for cost in [
-            json!(1u64 << 32),
-            json!(u64::MAX),
-            json!({"requests": 1u64 << 40}),
-            json!({"requests": 1, "tokens": u64::MAX}),
-        ] {
-            for domain in ["pay", "elsewhere"] {
-                let reply = ask(op, domain, cost.clone(), Value::Null);
-                assert_eq!(
-                    (verdict_of(&reply), &reply[8]),
-                    (1, &Value::Null),
-                    "{op} {domain} {cost}: {reply}"
-                );
-            }
+    let many = u64::MAX;
+    let costs = json!([1u64 << 32, many, {"requests": 1u64 << 40}, {"requests": 1, "tokens": many}]);
+    for cost in costs.as_array().unwrap() {
+        for (op, domain) in [1, 3, 4].into_iter().flat_map(|op| [(op, "pay"), (op, "elsewhere")]) {
+            let reply = ask(op, domain, cost.clone(), Value::Null);
+            assert_eq!((verdict_of(&reply), &reply[8]), (1, &Value::Null), "{op} {domain} {cost}: {reply}");
         }
     }
     assert_eq!(ask(3, "pay", json!(u64::MAX), Value::Null)[3], "all");
-    for (number, priority) in (1..).zip([
-        json!(""),
-        json!("a:b"),
-        json!("p".repeat(65)),
-        json!(5),
-        json!(true),
-        json!([["x"]]),
-        json!({"a": 1}),
-    ]) {
+    let priorities = json!(["", "a:b", "p".repeat(65), 5, true, [["x"]], {"a": 1}]);
+    for (number, priority) in (1..).zip(priorities.as_array().unwrap()) {
         let reply = ask(3, "pay", json!(1), priority.clone());
         assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(10 - number)), "{priority}: {reply}");
     }

@@ -1,9 +1,8 @@
 //! Leases end with connections that close at any time, and with exited processes.
 
-use rustix::process::{Pid, Signal, kill_process};
-
-use super::work::{acquire, daemon, free_permits, lease_of};
+use super::work::{acquire, connecting, daemon, free_permits, lease_of};
 use crate::prelude::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
@@ -46,24 +45,6 @@ fn frees_leases_of_connections_cut_at_any_byte() {
     assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
 }
 
-/// Connections that send HELLO with this process's pid and acquire a permit of `u`, without reading.
-const CONNECT: &str = r"
-import ctypes, os, signal, socket, struct, sys
-kept = []
-def connect(session):
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(sys.argv[1])
-    hello = b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + session.to_bytes(16, 'big') \
-        + b'\xa3pid\xce' + struct.pack('>I', os.getpid())
-    take = b'\x94\x01\x02\xa4work\x91\x92\xa4user\xa1u'
-    s.sendall(b''.join(struct.pack('>I', len(part)) + part for part in (hello, take)))
-    kept.append(s)
-";
-
-fn start(daemon: &Daemon, rest: &str) -> Script {
-    Script::start(None, &format!("{CONNECT}{rest}"), &daemon.socket(), &[])
-}
-
 #[test]
 fn drops_connections_of_processes_exited_before_accept() {
     let daemon = daemon();
@@ -74,7 +55,7 @@ fn drops_connections_of_processes_exited_before_accept() {
     lease_of(&waited_for.ask(&acquire(1, "v")));
     daemon.process.signal(libc::SIGSTOP);
     drop(waited_for);
-    let mut crowd = start(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
+    let mut crowd = connecting(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
     assert_eq!((&*crowd.line(), crowd.process.exit_code()), ("gone\n", Some(0)));
     daemon.process.signal(libc::SIGCONT);
     let free_permits = eventually("both places are free", || {
@@ -122,7 +103,7 @@ fn distinguishes_processes_with_reused_pid() {
     let mut watcher = daemon.greeted();
     // Stopped, the daemon sees the connection of the first process only when the second has its pid.
     daemon.process.signal(libc::SIGSTOP);
-    let mut script = start(&daemon, SAME_NUMBER);
+    let mut script = connecting(&daemon, SAME_NUMBER);
     daemon.process.signal(libc::SIGCONT);
     let line = script.line();
     let Ok(number) = line.trim().parse() else {

@@ -1,6 +1,6 @@
 //! Sessions over the socket: owners of leases, and the effect of closed connections and exited processes.
 
-use super::work::{Forks, Holder, acquire, daemon, free_permits, lease_of};
+use super::work::{acquire, connecting, daemon, free_permits, lease_of};
 use crate::prelude::*;
 
 #[test]
@@ -32,9 +32,11 @@ fn frees_leases_of_killed_process_while_child_has_socket() {
     let mut watcher = daemon.greeted();
     let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
     let open_before = open();
-    let holder = Holder::start(&daemon, 7, "u", Forks::After);
+    let child = "if os.fork() == 0: print('forked', flush=True)";
+    let mut holder = connecting(&daemon, &format!("connect(7)\nconnect(7)\n{child}\nsys.stdin.read()"));
+    assert_eq!(holder.line(), "forked\n");
     let mut mate = daemon.session(7, json!({}));
-    assert_eq!(free_permits(&mut watcher, "u"), 0);
+    wait_until("it holds its places", || free_permits(&mut watcher, "u") == 0);
     holder.process.signal(libc::SIGKILL);
     // The child lives, so no connection has closed, and the leases would expire much later.
     wait_until("its places are free", || free_permits(&mut watcher, "u") == 2);
@@ -51,35 +53,32 @@ fn ignores_pid_unconfirmed_by_kernel() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // The child sends its pid, but the kernel names the parent.
-    let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
+    let mut holder = connecting(&daemon, "connect(1, lambda: os.fork() and os._exit(0))\nsys.stdin.read()");
     assert_eq!(holder.process.exit_code(), Some(0));
+    wait_until("the child holds its place", || free_permits(&mut watcher, "u") == 1);
     assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
     sleep(Duration::from_millis(100));
-    assert_eq!(free_permits(&mut watcher, "u"), 0, "the end of another process ends nothing here");
+    assert_eq!(free_permits(&mut watcher, "u"), 1, "the end of another process ends nothing here");
 }
 
 #[test]
 fn ends_abandoned_request_before_and_after_grant() {
     let daemon = daemon();
-    let reports =
-        |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
     let mut late = daemon.session(1, json!({"connection": 1}));
-    let mut other = daemon.session(1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
-    // A report with HELLO, before the grant.
-    let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
+    let mut other = daemon.session(1, json!({"connection": 2, "abandoned": [[1, 30]]}));
+    // A report with HELLO, before the grant: its idempotency key is forgotten, the same key makes a new request.
+    let named = |id: u64| json!([1, id, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
+    let reply = late.ask(&named(30));
     assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
-    assert_eq!(free_permits(&mut other, "u"), 2);
-    // Its idempotency key is forgotten: the same key makes a new request.
-    let again = json!([1, 40, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
-    lease_of(&late.ask(&again));
+    lease_of(&late.ask(&named(40)));
     assert_eq!(free_permits(&mut other, "u"), 1);
-    // A report after the grant, with a CHARGE; reports on other connections or sessions have no effect.
-    for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
-        assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
+    // A report after the grant, with any request; reports on other connections or sessions have no effect.
+    for (session, connection, left) in [(1, 3, 1), (9, 1, 1), (1, 1, 2)] {
+        let report = json!({"abandoned": [[connection, 40]]});
+        let mut wire = daemon.session(session, json!({"connection": 9}));
+        wire.send(&json!([5, null, "nowhere", [], 1, report]));
+        assert_eq!(free_permits(&mut wire, "u"), left, "{session} {connection}");
     }
-    assert_eq!(daemon.session(9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
-    other.send(&json!([5, null, "nowhere", [], 1, {"abandoned": [[1, 40]]}]));
-    assert_eq!(free_permits(&mut other, "u"), 2);
     // A report is used up by its grant: the same id can be used again.
     lease_of(&late.ask(&acquire(30, "u")));
 }
@@ -88,14 +87,10 @@ fn ends_abandoned_request_before_and_after_grant() {
 fn returns_grant_whose_reply_cannot_be_written() {
     let daemon = daemon();
     let mut mate = daemon.session(1, json!({}));
-    let wire = {
-        let mut wire = daemon.session(1, json!({}));
-        wire.assert_served();
-        wire
-    };
+    let mut wire = daemon.session(1, json!({}));
+    wire.assert_served();
     // A peer that has shut down reading: its last requests are decided, and their replies cannot be written.
     wire.stream.shutdown(std::net::Shutdown::Read).unwrap();
-    let mut wire = wire;
     wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
     wire.assert_ended();
     wait_until("both are free", || free_permits(&mut mate, "u") == 2);

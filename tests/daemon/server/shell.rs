@@ -1,11 +1,10 @@
 //! `tidegate hit`, `tidegate peek` and `tidegate bench` in a shell.
 
+use super::caps::greeted_at_last;
+use crate::prelude::*;
 use std::os::unix::net::UnixListener;
 use std::process::Output;
 use std::thread::JoinHandle;
-
-use super::caps::greeted_at_last;
-use crate::prelude::*;
 
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command(socket, arguments).output().unwrap()
@@ -130,19 +129,14 @@ fn allows_without_daemon_unless_on_failure_refuse() {
 }
 
 #[test]
-fn names_the_admin_socket_that_was_taken_for_the_socket() {
-    let daemon = daemon();
-    let admin = daemon.socket().with_file_name("t.admin.sock");
-    has(&outcome(&admin, "hit api user=u1").2, &["this is the admin socket"]);
-}
-
-#[test]
-fn waits_for_stopped_daemon_until_timeout() {
+fn names_a_daemon_that_is_stopped_and_an_admin_socket() {
     let daemon = daemon();
     daemon.process.signal(libc::SIGSTOP);
     let (code, _, err) = daemon.outcome("hit api user=u1 --timeout 50ms");
     daemon.process.signal(libc::SIGCONT);
     assert!(code == Some(0) && err.contains("does not answer in time"), "{code:?} {err}");
+    let admin = daemon.socket().with_file_name("t.admin.sock");
+    has(&outcome(&admin, "hit api user=u1").2, &["this is the admin socket"]);
 }
 
 /// Accepts one connection like a daemon that drains for an upgrade: it greets, reads no request, and is

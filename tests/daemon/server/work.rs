@@ -1,4 +1,4 @@
-//! Rules, sessions and processes to kill, for tests of leases.
+//! Rules, and processes to kill, for tests of leases.
 
 use crate::prelude::*;
 
@@ -37,61 +37,22 @@ pub(crate) fn free_permits(wire: &mut Wire, user: &str) -> u64 {
     reply[6].as_u64().unwrap()
 }
 
-/// A process that holds two permits of a user.
-pub(crate) struct Holder {
-    pub(crate) process: Process,
-    child: u32,
-}
-
-/// When a holder starts its child.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forks {
-    /// After its leases: the child shares its socket.
-    After,
-    /// After connecting: the child takes the leases, and the holder exits.
-    Before,
-}
-
-impl Holder {
-    pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: Forks) -> Holder {
-        let forks = if forks == Forks::After { "1" } else { "2" };
-        let arguments = [session.to_string(), user.to_owned(), forks.to_owned()];
-        let mut script = Script::start(None, HOLDER, &daemon.socket(), &arguments);
-        let line = script.line();
-        let child = line.trim().parse().unwrap_or_else(|_| panic!("it holds its places: {line}"));
-        Holder { process: script.process, child }
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let child = rustix::process::Pid::from_raw(self.child.cast_signed()).unwrap();
-        let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
-    }
-}
-
-/// Sends HELLO with its pid, takes two leases, prints a line and sleeps.
-const HOLDER: &str = r"
-import os, socket, struct, sys, time
-s = socket.socket(socket.AF_UNIX)
-s.connect(sys.argv[1])
-def ask(payload):
-    s.sendall(struct.pack('>I', len(payload)) + payload)
-    length, = struct.unpack('>I', s.recv(4, socket.MSG_WAITALL))
-    return s.recv(length, socket.MSG_WAITALL)
-if sys.argv[4] == '2' and os.fork():
-    os._exit(0)
-user = sys.argv[3].encode()
-session = bytes([int(sys.argv[2])] * 16)
-welcome = ask(b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + session + b'\xa3pid\xce' + struct.pack('>I', os.getpid()))
-assert welcome[1] == 0, welcome
-for request in (2, 3):
-    granted = ask(b'\x94\x01' + bytes([request]) + b'\xa4work\x91\x92\xa4user' + bytes([0xa0 + len(user)]) + user)
-    assert granted[3] == 0, granted
-child = os.fork() if sys.argv[4] == '1' else 0
-if child:
-    print(child, flush=True)
-elif sys.argv[4] == '2':
-    print(os.getpid(), flush=True)
-time.sleep(120)
+/// Connections that send HELLO with this process's pid and acquire a permit of `u`, without reading.
+const CONNECT: &str = r"
+import ctypes, os, signal, socket, struct, sys
+kept = []
+def connect(session, between=lambda: None):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    between()
+    hello = b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + bytes([session] * 16) \
+        + b'\xa3pid\xce' + struct.pack('>I', os.getpid())
+    take = b'\x94\x01\x02\xa4work\x91\x92\xa4user\xa1u'
+    s.sendall(b''.join(struct.pack('>I', len(part)) + part for part in (hello, take)))
+    kept.append(s)
 ";
+
+/// Runs Python with `connect`.
+pub(crate) fn connecting(daemon: &Daemon, rest: &str) -> Script {
+    Script::start(None, &format!("{CONNECT}{rest}"), &daemon.socket(), &[])
+}

@@ -1,12 +1,11 @@
 //! A failing or slow disk: decisions continue, the previous file stays valid, the failure is logged.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-
 use super::restarts::{end, plan, state};
 use super::strace::{Fault, calls, may_trace};
 use crate::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 /// Users besides the observed one, so that a snapshot takes several writes.
 const USERS: u64 = 12_000;
@@ -86,9 +85,7 @@ fn keeps_last_tables_until_disk_recovers() {
 
 /// Runs a daemon with a fault that ends after three failures, or with the daemon; then one without a fault.
 fn fails(fault: Fault<'_>, recovers: bool) {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     let daemon = kept().with(fault).start();
     let client = Client::start(&daemon);
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
@@ -141,9 +138,7 @@ fn assert_no_sync_is_tried_again(plan: &Plan) {
 
 #[test]
 fn leaves_whole_file_when_directory_sync_fails() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     // The new file is in place already: a power failure could at most restore the old one.
     let fault = Fault { file: "", calls: "fsync", what: "error=EIO" };
     let daemon = kept().with(fault).start();
@@ -162,9 +157,7 @@ const STALL: Duration = Duration::from_secs(20);
 
 #[test]
 fn slow_sync_delays_no_decision_and_exit_briefly() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     let what = format!("delay_enter={}s:when=2", STALL.as_secs());
     let daemon = kept().with(Fault { file: "tables.new", calls: "fsync", what: &what }).start();
     wait_until("the first is written", || writes(&daemon) == 1.0);
@@ -210,9 +203,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
 
 #[test]
 fn retries_failed_write_of_rules() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     let fault = Fault { file: "rules.new", calls: "fsync", what: "error=EIO:when=1" };
     let daemon = plan().with(fault).start();
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);

@@ -1,14 +1,12 @@
 //! Out of memory: the kernel kills the daemon, or it aborts. The next one restores its leases.
 
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
-
 use super::machine::Group;
 use super::restarts::{of_session, plan, state};
 use crate::prelude::*;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// The limit of a group, its usage, and the count of kills, under either version of control groups.
 const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];

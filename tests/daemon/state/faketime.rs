@@ -1,11 +1,10 @@
 //! A wall clock for one daemon that tests set while it runs, through libfaketime if installed. The boot-time
 //! and monotonic clocks are real.
 
-use tempfile::TempDir;
-use tidegate::clock::unix_nanos;
-
 use super::trouble::may;
 use crate::prelude::*;
+use tempfile::TempDir;
+use tidegate::clock::unix_nanos;
 
 /// Sets the wall clock of a daemon.
 pub(crate) struct WallClock {

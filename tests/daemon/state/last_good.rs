@@ -58,16 +58,6 @@ fn uses_last_good_rules_when_table_or_directory_missing() {
 }
 
 #[test]
-fn removed_domain_stays_removed_after_restart() {
-    let plan = two_domains().killed();
-    fs::remove_file(plan.path("rules/tabled.yaml")).unwrap();
-    let daemon = plan.start();
-    assert_eq!(of_tabled(&daemon, "special"), 5);
-    wait_until("it is not kept any more", || !kept(&daemon.plan).contains("special"));
-    assert!(!daemon.log().contains("YESTERDAY"), "{}", daemon.log());
-}
-
-#[test]
 fn logs_changes_of_rules_since_the_last_run() {
     const CHANGED: &str = "since the last run the rules changed";
     let daemon = two_domains().stopped().start();
@@ -113,9 +103,7 @@ fn ignores_damaged_last_good_rules() {
 
 #[test]
 fn keeps_last_good_rules_when_read_fails() {
-    if !may_trace() {
-        return;
-    }
+    needs!(may_trace());
     // The thread that stores the rules reads them when it starts and when they change.
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
     let daemon = two_domains().stopped().with(fault).start();

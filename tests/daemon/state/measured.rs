@@ -1,12 +1,11 @@
 //! Measures the figures of `docs/performance.md`: run with `cargo test --release --test daemon state:: --
 //! --ignored measured --nocapture`.
 
-use tidegate::clock::Clock;
-use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
-
 use super::fixture::{ANY_SIZE, Fixture, KEY, engine};
 use super::restarts::{plan, state};
 use crate::prelude::*;
+use tidegate::clock::Clock;
+use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
 
 const KEYS: u32 = 1_000_000;
 

@@ -7,7 +7,6 @@ mod faketime;
 #[path = "../../pure/state/fixture.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod fixture;
-mod format;
 mod last_good;
 mod measured;
 mod pipes;

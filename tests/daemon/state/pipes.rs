@@ -1,7 +1,5 @@
 //! Named pipes and directories at the paths of state files: no start blocks on a pipe.
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
-
 use super::restarts::{end, plan, state};
 use crate::prelude::*;
 
@@ -14,7 +12,7 @@ fn starts_with_pipe_or_directory_in_place_of_state_file() {
             let plan = plan();
             let path = state(&plan).join(name);
             if is_pipe {
-                mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+                make_pipe(&path);
             } else {
                 fs::create_dir(&path).unwrap();
             }

@@ -71,24 +71,3 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     assert_eq!(one.ask(&json!([2, 8, kept, 0])), json!([2, 8, false]), "once");
     assert!(!daemon.log().contains("differ"), "{}", daemon.log());
 }
-
-#[test]
-fn kill_during_write_leaves_old_or_new_file() {
-    let mut plan = plan().writes_state_every(1);
-    let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
-    for round in 0..rounds {
-        let daemon = plan.start();
-        let log = daemon.log();
-        assert!(!log.contains("snapshot cannot be used"), "round {round}: {log}");
-        assert!(round == 0 || log.contains("restored the state"), "round {round}: {log}");
-        let mut wire = daemon.greeted();
-        for user in 0..300 {
-            wire.send(&hit(1, &format!("{round}-{user}")));
-        }
-        (0..300).for_each(|_| drop(wire.hear()));
-        let tables = state(&daemon.plan).join("tables");
-        wait_until("it is written", || tables.exists());
-        sleep(Duration::from_micros(round * 977 % 20_000));
-        plan = daemon.killed();
-    }
-}

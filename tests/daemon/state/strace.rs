@@ -1,9 +1,8 @@
 //! A kernel that fails or delays a daemon's calls, by strace where tracing is permitted.
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::trouble::may;
 use crate::prelude::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A fault in calls that concern one path.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,7 @@ use crate::prelude::*;
 
 #[test]
 fn fills_buckets_while_the_machine_sleeps() {
-    if !may("unshare", &["--mount", "--time", "--boottime", "60"]) {
-        return;
-    }
+    needs!(may("unshare", &["--mount", "--time", "--boottime", "60"]));
     // A time namespace with only the boot-time clock ahead. Without /proc the daemon cannot detect it, and
     // assumes a suspend of two hours.
     let ahead = |seconds: u32| {

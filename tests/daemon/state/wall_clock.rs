@@ -1,7 +1,5 @@
 //! Steps of the wall clock by an hour, with the daemon running or down, leave intervals unaffected.
 
-use tidegate::clock::unix_nanos;
-
 use super::faketime::{WallClock, may_fake};
 use super::restarts::{of_session, plan};
 use crate::prelude::*;
@@ -67,12 +65,12 @@ impl Refusal {
     }
 }
 
-fn all_refusals(wire: &mut Wire) -> Vec<Refusal> {
-    STILL.map(|k| Refusal::of_key(wire, k)).into()
+fn all_refusals(wire: &mut Wire) -> [Refusal; 8] {
+    STILL.map(|k| Refusal::of_key(wire, k))
 }
 
-fn assert_unmoved(before: &[Refusal], after: &[Refusal]) {
-    before.iter().zip(after).for_each(|(before, after)| before.assert_same(after));
+fn assert_unmoved(before: &[Refusal], wire: &mut Wire) {
+    before.iter().for_each(|refusal| refusal.assert_same(&Refusal::of_key(wire, refusal.k)));
 }
 
 fn exhaust(daemon: &Daemon) {
@@ -102,18 +100,9 @@ fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
     wait_until("the daemon sees the step", || moved(read()));
 }
 
-/// Rules, and a wall clock at 10 min past an hour: no window ends during a test.
-fn early_in_an_hour() -> (Plan, WallClock) {
-    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
-    clock.step(600 - unix_nanos() / 1_000_000_000 % HOUR);
-    (plan, clock)
-}
-
 fn set_while_it_runs(seconds: i64) {
-    if !may_fake() {
-        return;
-    }
-    let (plan, mut clock) = early_in_an_hour();
+    needs!(may_fake());
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     let daemon = plan.start();
     let mut wire = daemon.greeted();
     exhaust(&daemon);
@@ -123,7 +112,7 @@ fn set_while_it_runs(seconds: i64) {
     assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
     verb(&daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
     step(&daemon, &mut clock, seconds);
-    assert_unmoved(&before, &all_refusals(&mut wire));
+    assert_unmoved(&before, &mut wire);
     let status = status(&daemon);
     assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
     assert_eq!(status["started"], started);
@@ -157,10 +146,8 @@ fn ignores_wall_clock_backward_step_while_running() {
 
 /// Sets the clock while a daemon runs, then while none does.
 fn set_while_it_is_away(seconds: i64) {
-    if !may_fake() {
-        return;
-    }
-    let (plan, mut clock) = early_in_an_hour();
+    needs!(may_fake());
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     let daemon = plan.start();
     exhaust(&daemon);
     let before = all_refusals(&mut daemon.greeted());
@@ -175,7 +162,7 @@ fn set_while_it_is_away(seconds: i64) {
     wait_until("orders are written again", || kept() != first);
     let daemon = daemon.stopped().start();
     daemon.await_log(&["restored the state"]);
-    assert_unmoved(&before, &all_refusals(&mut daemon.greeted()));
+    assert_unmoved(&before, &mut daemon.greeted());
     assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
     let plan = daemon.stopped();
     clock.step(seconds);
@@ -183,12 +170,9 @@ fn set_while_it_is_away(seconds: i64) {
     daemon.await_log(&["restored the state"]);
     let mut wire = of_session(&daemon, 1);
     // Operators' overrides end by the wall clock: the step decides whether they have expired.
-    let by_hand = |refusals: &[Refusal]| {
-        refusals.iter().filter(|refusals| refusals.k != "by-hand").cloned().collect::<Vec<_>>()
-    };
-    let after: Vec<Refusal> =
-        by_hand(&before).iter().map(|refusals| Refusal::of_key(&mut wire, refusals.k)).collect();
-    assert_unmoved(&by_hand(&before), &after);
+    for refusal in before.iter().filter(|refusal| refusal.k != "by-hand") {
+        refusal.assert_same(&Refusal::of_key(&mut wire, refusal.k));
+    }
     let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
     assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
     wait_until("the lease ends", || verdict_of(&wire.ask(&request(4, "at-once"))) == 0);
@@ -207,29 +191,18 @@ fn ignores_wall_clock_backward_step_while_down() {
     set_while_it_is_away(-HOUR);
 }
 
-/// The clock is a day ahead while callers spend their windows, then right again; also with a restart that
-/// restores state from the wrong time.
-fn wrong_for_a_moment(restarts: bool) {
-    if !may_fake() {
-        return;
-    }
-    let (plan, mut clock) = early_in_an_hour();
-    let mut daemon = plan.start();
+/// The clock is a day ahead while callers spend their windows, then right again.
+#[test]
+fn brief_clock_error_bounds_refusal_by_window() {
+    needs!(may_fake());
+    let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
+    let daemon = plan.start();
     step(&daemon, &mut clock, 24 * HOUR);
     let mut wire = daemon.greeted();
     for k in ["aligned", "slides"] {
         assert_eq!((0..6).filter(|_| hit(&mut wire, k)).count(), 5, "{k}");
     }
-    drop(wire);
-    if restarts {
-        let plan = daemon.stopped();
-        clock.step(-24 * HOUR);
-        daemon = plan.start();
-        daemon.await_log(&["restored the state"]);
-    } else {
-        step(&daemon, &mut clock, -24 * HOUR);
-    }
-    let mut wire = daemon.greeted();
+    step(&daemon, &mut clock, -24 * HOUR);
     for (k, longest) in [("aligned", 3_600), ("slides", 7_200)] {
         let reply = wire.ask(&request(4, k));
         assert_eq!(verdict_of(&reply), 1, "{k} was used up: {reply}");
@@ -237,14 +210,4 @@ fn wrong_for_a_moment(restarts: bool) {
         assert!(wait <= longest * 1_000_000, "{k} is refused for {wait} µs");
     }
     daemon.stopped();
-}
-
-#[test]
-fn brief_clock_error_bounds_refusal_by_window() {
-    wrong_for_a_moment(false);
-}
-
-#[test]
-fn clock_error_before_restart_bounds_refusal_by_window() {
-    wrong_for_a_moment(true);
 }

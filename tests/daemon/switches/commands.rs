@@ -19,8 +19,7 @@ pub(crate) fn verdict(wire: &mut Wire, user: &str) -> u64 {
 /// A connection whose user has spent all tokens.
 fn limited(daemon: &Daemon, user: &str) -> Wire {
     let mut wire = daemon.greeted();
-    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, user), 0));
-    assert_eq!(verdict(&mut wire, user), 1);
+    assert_eq!(wire.allowed(user, 6), 5);
     wire
 }
 
@@ -37,8 +36,7 @@ fn switch_command_applies_to_next_request() {
     let listed = daemon.run("switch");
     assert!(listed.starts_with("switched  api/per-user: disabled until 2"), "{listed}");
     let by = format!("by uid {}", rustix::process::geteuid().as_raw());
-    let status = daemon.run("status");
-    assert!(status.contains("\nswitched  api/per-user: disabled until 2"), "{status}");
+    has(&daemon.run("status"), &["\nswitched  api/per-user: disabled until 2"]);
     assert!(listed.contains(&by) && listed.contains("(without it: enforce)"), "{listed}");
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: back to what its file says\n");
     assert_eq!(daemon.run("switch api/per-user --clear"), "api/per-user: was not switched\n");
@@ -48,8 +46,7 @@ fn switch_command_applies_to_next_request() {
     assert_eq!(verdict(&mut wire, "u1"), 0);
     let mut late = daemon.connect();
     assert_eq!(late.ask(&hello())[3]["mode"], "shadow", "who comes now is told");
-    let printed = daemon.run("switch per-user enforce");
-    assert!(printed.contains("but the whole daemon is in shadow, so this is too"), "{printed}");
+    has(&daemon.run("switch per-user enforce"), &["but the whole daemon is in shadow, so this is too"]);
     daemon.run("switch --all enforce");
     assert_eq!(verdict(&mut wire, "u1"), 1);
     // Each change is logged with its user.
@@ -104,7 +101,7 @@ fn blocks_and_resets_key_without_logging_it() {
         daemon.run("reset per-user user=canary-7431"),
         "api/per-user: this key starts fresh; leases stay\n"
     );
-    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, "canary-7431"), 0));
+    assert_eq!(wire.allowed("canary-7431", 5), 5);
     daemon.run("block per-user user=canary-7431 --for 1h");
     let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     for (origin, text) in [("log", daemon.log()), ("file", kept), ("page", switches(&daemon).to_string())] {
@@ -121,7 +118,7 @@ fn operators_name_long_values_as_clients_send_them() {
     let why = daemon.run(&format!("why api user={long} --json"));
     assert_eq!(serde_json::from_str::<Value>(&why).unwrap()["verdict"], "limit", "{why}");
     daemon.run(&format!("reset per-user user={long}"));
-    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, &sent), 0));
+    assert_eq!(wire.allowed(&sent, 5), 5);
     daemon.run(&format!("reset per-user user={long}"));
     let block = json!({"rule": "per-user", "key": [["user", &long]], "for_s": 60}).to_string();
     assert_eq!(post(&daemon, "/block", &block).status, 200);
@@ -169,7 +166,7 @@ fn disable_file_allows_all_while_present() {
     daemon.await_log(&["this file switches nothing off", "no regular file"]);
     is(1);
     fs::remove_file(&file).unwrap();
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();
         // The daemon may read in between; only the final state counts.
@@ -189,8 +186,7 @@ fn disable_file_at_start_allows_first_request() {
     let plan = Plan::new();
     fs::write(plan.path("disable"), "").unwrap();
     let daemon = plan.start();
-    let mut wire = daemon.greeted();
-    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+    assert_eq!(daemon.greeted().allowed("u1", 10), 10);
 }
 
 /// Ends a daemon with this signal and starts the next one in the same directory.
@@ -212,8 +208,7 @@ fn keeps_switches_across_restart_and_kill() {
         has(&listed, &["api/per-user: disabled until 2", "everything: shadow,"]);
         daemon.await_log(&["still switched: api/per-user is disabled"]);
         daemon.run("switch --all --clear");
-        let mut wire = daemon.greeted();
-        (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+        assert_eq!(daemon.greeted().allowed("u1", 10), 10);
         daemon.run("switch per-user --clear");
         let daemon = restart(daemon, signal);
         let mut wire = limited(&daemon, "u1");
@@ -236,43 +231,20 @@ fn warns_of_state_directory_that_every_user_may_write() {
 }
 
 #[test]
-fn drops_switch_that_expired_while_down() {
-    let daemon = plan().start();
-    daemon.run("switch per-user disabled --for 1s");
-    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
-    daemon.run("switch per-user disabled --for 1s");
-    let daemon = restart(daemon, libc::SIGKILL);
-    wait_until("its time is over", || daemon.run("switch").contains("no longer disabled, its time is over"));
-    drop(limited(&daemon, "u1"));
-    wait_until("nothing is kept of it", || {
-        let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
-        !kept.contains("per-user")
-    });
-}
-
-#[test]
-fn warns_that_switch_is_lost_without_state_directory() {
-    let daemon = Plan::new().start();
-    let (code, _, warned) = daemon.outcome("switch per-user disabled");
-    assert!(
-        code == Some(0) && warned.contains("lost when the daemon ends") && warned.contains("set `state`"),
-        "{warned}"
-    );
-    let mut wire = daemon.greeted();
-    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-}
-
-#[test]
-fn warns_and_switches_when_state_is_unwritable() {
-    let daemon = Plan::new().settings("state: nowhere").start();
-    let (code, _, warned) = daemon.outcome("switch per-user disabled");
-    assert!(code == Some(0) && warned.contains("lost when the daemon ends") && warned.contains("nowhere"));
-    daemon.await_log(&["ERROR", "switches and blocks cannot be stored", "nowhere"]);
-    let mut wire = daemon.greeted();
-    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-    // The daemon stores the switch as soon as it can.
-    fs::create_dir(daemon.plan.path("nowhere")).unwrap();
-    wait_until("it is kept", || daemon.plan.path("nowhere/switches").exists());
+fn warns_of_switches_that_would_be_lost() {
+    for settings in ["", "state: nowhere"] {
+        let daemon = Plan::new().settings(settings).start();
+        let (code, _, warned) = daemon.outcome("switch per-user disabled");
+        let help = if settings.is_empty() { "set `state`" } else { "nowhere" };
+        has(&warned, &["lost when the daemon ends", help]);
+        assert_eq!((code, daemon.greeted().allowed("u1", 10)), (Some(0), 10));
+        if !settings.is_empty() {
+            daemon.await_log(&["ERROR", "switches and blocks cannot be stored", "nowhere"]);
+            // The daemon stores the switch as soon as it can.
+            fs::create_dir(daemon.plan.path("nowhere")).unwrap();
+            wait_until("it is kept", || daemon.plan.path("nowhere/switches").exists());
+        }
+    }
 }
 
 #[test]

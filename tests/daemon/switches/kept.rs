@@ -1,13 +1,11 @@
 //! The file of operators' overrides.
 
+use super::commands::{plan, restart};
+use crate::prelude::*;
 use std::os::unix::fs::chown;
-
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::state::{SWITCHES_VERSION, SwitchesRead, UnreadableSwitches, read_switches, write_switches};
-
-use super::commands::{plan, restart, verdict};
-use crate::prelude::*;
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -45,11 +43,8 @@ fn reads_switches_with_same_wall_clock_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let unix = 1_700_000_000_000_000_000;
-    assert_eq!(
-        read_switches(&path, now(0, unix)).unwrap().overrides,
-        HostOverrides::default(),
-        "no file says nothing"
-    );
+    let none = read_switches(&path, now(0, unix)).unwrap().overrides;
+    assert_eq!(none, HostOverrides::default(), "without a file");
     write_switches(&path, &overrides(), now(HOUR, unix)).unwrap();
     let whole = SwitchesRead { overrides: overrides(), version: SWITCHES_VERSION, not_understood: 0 };
     assert_eq!(read_switches(&path, now(HOUR, unix)).unwrap(), whole);
@@ -85,11 +80,9 @@ fn reads_damaged_switches_whole_or_not_at_all() {
             check(&flipped, &format!("bit {bit} of {at}"));
         }
     }
-    let huge = vec![b' '; 5 << 20];
-    fs::write(&path, huge).unwrap();
-    assert!(
-        matches!(read_switches(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
-    );
+    fs::write(&path, vec![b' '; 5 << 20]).unwrap();
+    let read = read_switches(&path, now(0, 0));
+    assert!(matches!(read, Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger")));
 }
 
 #[test]
@@ -114,13 +107,6 @@ fn document(version: u32, content: &str) -> String {
     format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{content}}}"#)
 }
 
-fn read_foreign(content: &str) -> SwitchesRead {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("switches");
-    fs::write(&path, document(7, content)).unwrap();
-    read_switches(&path, now(0, 0)).unwrap()
-}
-
 #[test]
 fn reads_other_version_without_becoming_stricter() {
     let switch = |target: &str, mode: Mode| Switch {
@@ -135,33 +121,19 @@ fn reads_other_version_without_becoming_stricter() {
     };
     let block = r#"{"rule":["api","r"],"key":[1,2],"text":null,"until":9,"by":0}"#;
     let narrow_block = block.replace(r#""by""#, r#""only":"posts","by""#);
+    let (disabled, all) = (vec![switch("r", Mode::Disabled)], vec![switch("", Mode::Shadow)]);
     let table: [(&str, Vec<Switch>, usize, usize); 10] = [
         (
-            r#"{"switches":[{"rule":["api","r"],"mode":"disabled","until":null,"by":0}],"blocks":[]}"#,
-            vec![switch("r", Mode::Disabled)],
+            r#"{"switches":[{"rule":["api","r"],"mode":"disabled","until":null,"by":0}]}"#,
+            disabled.clone(),
             0,
             0,
         ),
         // Unknown fields of a switch that only allows more are ignored.
-        (
-            r#"{"switches":[{"rule":null,"mode":"shadow","by":0,"why":"storm"}],"blocks":[]}"#,
-            vec![switch("", Mode::Shadow)],
-            0,
-            1,
-        ),
-        (
-            r#"{"switches":[{"rule":["api","r"],"mode":"enforce","by":0,"share":0.1}],"blocks":[]}"#,
-            vec![],
-            0,
-            1,
-        ),
+        (r#"{"switches":[{"rule":null,"mode":"shadow","by":0,"why":"storm"}],"blocks":[]}"#, all, 0, 1),
+        (r#"{"switches":[{"rule":["api","r"],"mode":"enforce","by":0,"share":0.1}]}"#, vec![], 0, 1),
         // The first entry is invalid.
-        (
-            r#"{"switches":[{"rule":["api","s"],"mode":"halved","by":0},{"rule":["api","r"],"mode":"shadow","by":0}]}"#,
-            vec![switch("r", Mode::Shadow)],
-            0,
-            1,
-        ),
+        (r#"{"switches":[{"mode":"halved"},{"rule":["api","r"],"mode":"disabled","by":0}]}"#, disabled, 0, 1),
         // An unknown target does not mean everything.
         (r#"{"switches":[{"group":"web","mode":"disabled","by":0}]}"#, vec![], 0, 1),
         (r#"{"switches":{"api":{}},"blocks":[BLOCK],"quotas":[1,2]}"#, vec![], 1, 2),
@@ -170,8 +142,12 @@ fn reads_other_version_without_becoming_stricter() {
         (r#"{"switches":[[]],"blocks":3}"#, vec![], 0, 2),
         ("{}", vec![], 0, 0),
     ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("switches");
     for (content, switches, blocks, not_understood) in table {
-        let read = read_foreign(&content.replace("BLOCK", block).replace("NARROW", &narrow_block));
+        let content = content.replace("BLOCK", block).replace("NARROW", &narrow_block);
+        fs::write(&path, document(7, &content)).unwrap();
+        let read = read_switches(&path, now(0, 0)).unwrap();
         let found = (read.overrides.switches, read.overrides.blocks.len(), read.not_understood, read.version);
         assert_eq!(found, (switches, blocks, not_understood, 7), "{content}");
     }
@@ -181,8 +157,7 @@ fn reads_other_version_without_becoming_stricter() {
 fn keeps_switches_of_another_version() {
     let daemon = plan().start();
     daemon.run("switch per-user disabled");
-    let Daemon { process, plan } = daemon;
-    drop(process);
+    let plan = daemon.killed();
     // A later version, with an unknown field.
     let path = plan.path("state/switches");
     let ours = fs::read_to_string(&path).unwrap();
@@ -193,8 +168,7 @@ fn keeps_switches_of_another_version() {
     let daemon = plan.start();
     daemon.await_log(&["INFO", "another version of tidegate", "version=2"]);
     daemon.await_log(&["ERROR", "does not know", "entries=1", "switches.bad", "is_kept=true"]);
-    let mut wire = daemon.greeted();
-    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+    assert_eq!(daemon.greeted().allowed("u1", 10), 10);
     // The next write drops the field.
     daemon.run("switch --all shadow");
     assert!(!fs::read_to_string(&path).unwrap().contains("quotas"));

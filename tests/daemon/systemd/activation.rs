@@ -1,23 +1,22 @@
 //! The daemon uses a passed socket unchanged.
 
+use super::tools::program;
+use crate::prelude::*;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 
-use super::tools::program;
-use crate::prelude::*;
-
 /// The daemon behind `systemd-socket-activate`, which starts it at the first connection.
-fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
+fn activated(plan: &Plan, arguments: &[String]) -> Option<Process> {
     let activate = program("systemd-socket-activate")?;
     let daemon = plan.command("log");
     let mut command = Command::new(activate);
     command.args(arguments).arg(daemon.get_program()).args(daemon.get_args());
     command.env_remove("TIDEGATE_SOCKET").env_remove("NOTIFY_SOCKET");
     command.stderr(File::create(plan.path("log")).unwrap()).stdout(Stdio::null());
-    Some(command)
+    Some(Process::start(&mut command))
 }
 
 /// Connects as soon as the socket listens.
@@ -29,9 +28,8 @@ fn knock(path: &Path) -> UnixStream {
 fn uses_passed_socket_unchanged() {
     let plan = Plan::new().settings("socket: {mode: \"0600\", group: \"4711\"}");
     let path = plan.socket();
-    let listen = format!("--listen={}", path.display());
-    let Some(mut command) = activated(&plan, &[&listen, "--fdname=clients"]) else { return };
-    let mut process = Process::start(&mut command);
+    let arguments = [format!("--listen={}", path.display()), "--fdname=clients".into()];
+    let Some(mut process) = activated(&plan, &arguments) else { return };
     let before = eventually("the socket is there", || fs::symlink_metadata(&path).ok());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     // A connection from before the start is served.
@@ -53,20 +51,15 @@ fn uses_passed_socket_unchanged() {
 fn commands_reach_daemon_of_passed_socket() {
     let plan = Plan::new();
     let path = plan.socket();
-    let listen = format!("--listen={}", path.display());
-    let Some(mut command) = activated(&plan, &[&listen]) else { return };
-    let _process = Process::start(&mut command);
+    let Some(_process) = activated(&plan, &[format!("--listen={}", path.display())]) else { return };
     Wire::over(knock(&path)).ask(&hello());
-    let status = || {
-        let mut command = Command::new(BINARY);
-        let output = command.arg("status").arg("--socket").arg(&path).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
+    let status =
+        || outcome_of(&Command::new(BINARY).arg("status").arg("--socket").arg(&path).output().unwrap());
     wait_until("it answers operators", || status().0 == Some(0));
     // Another daemon owns another socket at the path.
     fs::rename(&path, plan.path("away.sock")).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let (code, printed) = status();
+    let (code, _, printed) = status();
     assert!(
         code == Some(1) && printed.contains(&format!(" serves a socket that was at {}, ", path.display())),
         "{printed}"
@@ -79,9 +72,7 @@ fn commands_reach_daemon_of_passed_socket() {
 fn warns_of_passed_socket_at_another_path() {
     let plan = Plan::new();
     let elsewhere = plan.path("other.sock");
-    let listen = format!("--listen={}", elsewhere.display());
-    let Some(mut command) = activated(&plan, &[&listen]) else { return };
-    let process = Process::start(&mut command);
+    let Some(process) = activated(&plan, &[format!("--listen={}", elsewhere.display())]) else { return };
     let mut wire = Wire::over(knock(&elsewhere));
     assert_eq!(wire.ask(&hello())[0], 0);
     let daemon = Daemon { process, plan };
@@ -108,11 +99,9 @@ fn rejects_unusable_passed_sockets() {
             argument.replace("SOCKET", plan.socket().to_str().unwrap()).replace("PORT", &port.to_string())
         };
         let arguments: Vec<String> = arguments.iter().map(fill).collect();
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let Some(mut command) = activated(&plan, &arguments) else { return };
-        let mut process = Process::start(&mut command);
-        let accepts = arguments.contains(&"--accept");
-        let _held = eventually("it is woken", || wake(&plan.socket(), port, arguments[arguments.len() - 1]));
+        let Some(mut process) = activated(&plan, &arguments) else { return };
+        let accepts = arguments[0] == "--accept";
+        let _held = eventually("it is woken", || wake(&plan.socket(), port, &arguments[arguments.len() - 1]));
         let log = || fs::read_to_string(plan.path("log")).unwrap();
         if !accepts {
             assert_eq!(process.exit_code(), Some(1), "{}", log());

@@ -1,9 +1,8 @@
 //! `tidegate doctor` finds every fault, with help.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::tools::output_text;
 use crate::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 
 fn started() -> Daemon {
     let plan = Plan::new();
@@ -73,20 +72,6 @@ fn doctor_examines_the_daemon_that_runs() {
 }
 
 #[test]
-fn doctor_probes_scheduler() {
-    let daemon = started();
-    let text = finding(&daemon.doctor(&[]), "scheduler");
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
-    let is_new = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) >= (6, 12);
-    // A newer kernel grants the slice; with an older one or a system call filter, the report has the reason.
-    let got = text.starts_with("well ") && text.contains("100µs and got it");
-    let not =
-        text.starts_with("look ") && (text.contains("help: nothing must") || text.contains("sched_setattr"));
-    assert!(if is_new { got || text.contains("sched_setattr") } else { not }, "{text}");
-}
-
-#[test]
 fn doctor_explains_missing_access_of_user() {
     let daemon = started();
     // Only the owner may search the test's directory.
@@ -97,7 +82,7 @@ fn doctor_explains_missing_access_of_user() {
     // The user may search it, and is not in the group.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let text = finding(&daemon.doctor(&["--as", "64321"]), "socket");
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = is_root();
     // No advice to join the group of root.
     let help = if is_root { "groupadd --system tidegate" } else { "usermod -aG" };
     assert!(text.contains("mode 0660") && text.contains(help) && !text.contains("-aG root"), "{text}");

@@ -1,8 +1,7 @@
 //! Messages to a service manager.
 
-use std::os::unix::net::UnixDatagram;
-
 use crate::prelude::*;
+use std::os::unix::net::UnixDatagram;
 use tidegate::clock::read_monotonic_micros;
 
 /// The manager's end of its socket.
@@ -53,8 +52,8 @@ fn notifying_daemon(plan: &Plan, watchdog: Option<Duration>) -> Command {
 fn notifies_systemd_of_ready_reload_and_stop() {
     let plan = Plan::new();
     let notify_socket = NotifySocket::bind(&plan);
-    let process = Process::start(&mut notifying_daemon(&plan, None));
-    let mut daemon = Daemon { process, plan };
+    let command = notifying_daemon(&plan, None);
+    let mut daemon = plan.start_by(command, " serving ");
     notify_socket.next_with("READY=1");
     // READY=1 means ready at once.
     daemon.greeted().assert_served();
@@ -86,8 +85,8 @@ fn notifies_systemd_of_ready_reload_and_stop() {
 fn notifies_watchdog_only_while_all_threads_decide() {
     let plan = Plan::new().threads(2);
     let notify_socket = NotifySocket::bind(&plan);
-    let process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_secs(1))));
-    let daemon = Daemon { process, plan };
+    let command = notifying_daemon(&plan, Some(Duration::from_secs(1)));
+    let daemon = plan.start_by(command, " serving ");
     for _ in 0..3 {
         notify_socket.next_with("WATCHDOG=1");
     }
@@ -131,9 +130,8 @@ fn serves_when_service_manager_does_not_listen() {
     let sender = UnixDatagram::unbound().unwrap();
     sender.set_nonblocking(true).unwrap();
     while sender.send_to(b"X=1", plan.path("notify")).is_ok() {}
-    let process = Process::start(&mut notifying_daemon(&plan, Some(Duration::from_millis(200))));
-    let mut daemon = Daemon { process, plan };
-    daemon.await_log(&[" serving "]);
+    let command = notifying_daemon(&plan, Some(Duration::from_millis(200)));
+    let mut daemon = plan.start_by(command, " serving ");
     daemon.greeted().assert_served();
     daemon.process.signal(libc::SIGHUP);
     daemon.await_log(&["the rules were read again"]);

@@ -4,7 +4,7 @@
 use crate::prelude::*;
 
 /// Connects as another user, greets on each connection if there is a greeting, and writes blocks of requests whenever there
-/// is room. Prints a line once replies come, and the bytes of replies since its last line of input when its input ends.
+/// is room. Prints a line once replies come, and the bytes of replies when its input ends.
 const FLOOD: &str = r#"
 import select, socket, sys
 path, count, greeting, request = sys.argv[1], int(sys.argv[2]), *map(bytes.fromhex, sys.argv[3:])
@@ -23,8 +23,7 @@ received, floods, ended = 0, False, False
 while not ended:
     for number, events in poll.poll():
         if number == sys.stdin.fileno():
-            ended = not sys.stdin.readline()
-            received = received if ended else 0
+            ended = True
             continue
         line = lines[number]
         try:
@@ -39,24 +38,6 @@ while not ended:
 print(received, flush=True)
 "#;
 
-/// Connects as another user, sends HELLO and closes without reading, repeatedly.
-const VISITS: &str = r#"
-import select, socket, sys
-path, visits = sys.argv[1], 0
-print('floods', flush=True)
-while not select.select([sys.stdin], [], [], 0)[0]:
-    for _ in range(50):
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.connect(path)
-            line.sendall(bytes.fromhex('0000000493000101'))
-        except BrokenPipeError:
-            pass  # told that there is no place, and closed
-        line.close()
-        visits += 1
-print(visits, flush=True)
-"#;
-
 /// The user of floods.
 const OTHER: u32 = 65_534;
 
@@ -65,37 +46,22 @@ pub(crate) struct Flood(Script);
 
 impl Flood {
     pub(crate) fn start(daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
-        Flood::start_as(OTHER, daemon, connections, frame)
+        Flood::over(&daemon.socket(), connections, &[0, 0, 0, 4, 0x93, 0, 1, 1], frame)
     }
 
-    fn start_as(user: u32, daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
-        Flood::over(user, &daemon.socket(), connections, &[0, 0, 0, 4, 0x93, 0, 1, 1], frame)
-    }
-
-    fn over(user: u32, socket: &Path, connections: usize, greeting: &[u8], request: &[u8]) -> Flood {
+    fn over(socket: &Path, connections: usize, greeting: &[u8], request: &[u8]) -> Flood {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        Flood::run(user, socket, FLOOD, &[connections.to_string(), hex(greeting), hex(request)])
-    }
-
-    fn run(user: u32, socket: &Path, script: &str, arguments: &[String]) -> Flood {
-        let mut flood = Script::start(Some(user), script, socket, arguments);
+        let arguments = [connections.to_string(), hex(greeting), hex(request)];
+        let mut flood = Script::start(Some(OTHER), FLOOD, socket, &arguments);
         assert_eq!(flood.line(), "floods\n");
         Flood(flood)
     }
 
-    /// Ends the flood; returns the bytes of its replies, or the number of its visits.
+    /// Ends the flood; returns the bytes of its replies.
     pub(crate) fn end(mut self) -> u64 {
         self.0.end_input();
         self.0.line().trim().parse().unwrap()
     }
-}
-
-pub(crate) fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: only root can be two users");
-    }
-    is_root
 }
 
 fn open_to_all(threads: u32) -> Daemon {
@@ -141,9 +107,7 @@ fn medians<C>(mut clients: [&mut C; 2], ask: impl Fn(&mut C)) -> [u64; 2] {
 
 #[test]
 fn flood_of_one_user_keeps_latency_of_another() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     for (threads, connections, bytes) in
         [(1, 16, 110), (1, 1, 110), (1, 900, 20), (1, 200, 16_384), (2, 200, 110)]
     {
@@ -170,9 +134,7 @@ fn flood_of_one_user_keeps_latency_of_another() {
 /// The thread of an adapter is shared by user as a decision thread is.
 #[test]
 fn flood_of_an_adapter_keeps_latency_of_another_user() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     let settings = "adapters: {http: {socket: http.sock}, resp: {socket: resp.sock}}";
     let start = || Plan::new().settings(settings).open_to_all().start();
     let throttle = "CL.THROTTLE k 2 1 60\r\n";
@@ -187,7 +149,7 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
             daemon.await_log(&["is served", socket]);
             daemon.plan.path(socket)
         });
-        let flood = Flood::over(OTHER, &here, 100, &[], flood.as_bytes());
+        let flood = Flood::over(&here, 100, &[], flood.as_bytes());
         // The first connection of a user must not wait behind those of another.
         let [flooded, idle] = medians([&mut here, &mut there], |path| {
             let mut stream = UnixStream::connect(path).unwrap();
@@ -200,37 +162,6 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
         eprintln!("{report}");
         assert!(flooded < RATIO_MAX * idle, "{report}");
     }
-}
-
-#[test]
-fn flood_of_new_connections_keeps_latency_of_open_ones() {
-    if !is_root() {
-        return;
-    }
-    let (flooded, twin) = (open_to_all(1), open_to_all(1));
-    let (mut here, mut there) = (flooded.greeted(), twin.greeted());
-    let floods: Vec<_> = (0..2).map(|_| Flood::run(OTHER, &flooded.socket(), VISITS, &[])).collect();
-    let [flooded, idle] = round_trips([&mut here, &mut there]);
-    let visits: u64 = floods.into_iter().map(Flood::end).sum();
-    let report = format!("{flooded} ns among {visits} visits of another, beside {idle} ns");
-    eprintln!("{report}");
-    assert!(visits > 0 && flooded < RATIO_MAX * idle, "{report}");
-}
-
-#[test]
-fn shares_decisions_between_busy_users() {
-    if !is_root() {
-        return;
-    }
-    let daemon = open_to_all(1);
-    let mut others = Flood::start(&daemon, 200, &hit_of(110));
-    let own = Flood::start_as(0, &daemon, 10, &hit_of(110));
-    others.0.write_line();
-    sleep(Duration::from_secs(1));
-    let [own, others] = [own, others].map(Flood::end);
-    eprintln!("{own} bytes of decisions over 10 connections, {others} over the 200 of another user");
-    // Expect half, less what the processes of the floods need; by connections it would be one in twenty.
-    assert!(own * 8 > others, "{own} bytes beside {others}");
 }
 
 /// Bound on a round trip relative to an idle daemon's. A batch and a round precede the reply, unlike in an

@@ -1,9 +1,8 @@
 //! Watchdog messages of a flooded daemon beside those of an idle one.
 
-use std::os::unix::net::UnixDatagram;
-
-use super::fairness::{Flood, hit_of, is_root};
+use super::fairness::{Flood, hit_of};
 use crate::prelude::*;
+use std::os::unix::net::UnixDatagram;
 
 /// A daemon and the socket of its watchdog messages. They are due every 0.5 s, longer than the interval of self-checks: an idle
 /// daemon needs none.
@@ -13,9 +12,7 @@ fn watched() -> (Daemon, UnixDatagram) {
     notify_socket.set_nonblocking(true).unwrap();
     let mut command = plan.command("log");
     command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "1000000");
-    let daemon = Daemon { process: Process::start(&mut command), plan };
-    daemon.await_log(&[" serving "]);
-    (daemon, notify_socket)
+    (plan.start_by(command, " serving "), notify_socket)
 }
 
 /// The watchdog messages of a daemon, and the longest gap between them.
@@ -41,9 +38,7 @@ impl Received {
 
 #[test]
 fn flood_of_one_user_keeps_heartbeat() {
-    if !is_root() {
-        return;
-    }
+    needs!(is_root());
     let (flooded, twin) = (watched(), watched());
     let flood = Flood::start(&flooded.0, 200, &hit_of(110));
     let mut received = [Received::default(), Received::default()];

@@ -1,9 +1,8 @@
 //! A thousand connections at once: with half a frame, and after a restart.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use super::fairness::{RATIO_MAX, round_trips};
 use crate::prelude::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CROWD: usize = 1_000;
 
@@ -25,9 +24,7 @@ fn plan() -> Plan {
 
 #[test]
 fn closes_a_thousand_half_frames_and_serves_others() {
-    if !may_be_many() {
-        return;
-    }
+    needs!(may_be_many());
     let (daemon, twin) = (plan().start(), plan().start());
     let (mut here, mut there) = (daemon.greeted(), twin.greeted());
     let calm = daemon.process.resident_kib();
@@ -58,9 +55,7 @@ fn closes_a_thousand_half_frames_and_serves_others() {
 
 #[test]
 fn accepts_a_thousand_simultaneous_reconnects() {
-    if !may_be_many() {
-        return;
-    }
+    needs!(may_be_many());
     let queue = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     if queue.trim().parse::<usize>().unwrap() < CROWD {
         eprintln!("SKIPPED: net.core.somaxconn is {}: fewer than {CROWD} connections can wait", queue.trim());

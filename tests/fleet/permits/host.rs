@@ -43,7 +43,6 @@ pub(crate) struct Wanted {
     pub(crate) is_held: bool,
 }
 
-/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
     /// The lease.
@@ -93,7 +92,6 @@ impl WorkHost {
         self.has_lapsed(tenant, us) || !self.host.is_linked()
     }
 
-    /// Requests a lease.
     pub(crate) fn begin(&mut self, work: Wanted, us: u64) -> Came {
         self.judge(work, None, true, us)
     }

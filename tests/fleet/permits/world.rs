@@ -64,7 +64,6 @@ pub(crate) struct World<'p> {
     pub(crate) seen: Seen,
 }
 
-/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) asked: u64,
@@ -88,7 +87,6 @@ impl Seen {
     }
 }
 
-/// Runs a plan.
 pub(crate) fn run(plan: &WorkPlan) -> Seen {
     let mut random = Random::new(plan.base.seed, 13);
     let hosts = plan.base.hosts as usize;
@@ -243,7 +241,6 @@ impl World<'_> {
         self.came(number, work, came, us);
     }
 
-    /// Resumes decided pending requests of a host.
     fn resume(&mut self, number: u32, us: u64, leaves: u32) {
         let Some(host) = self.hosts[number as usize].as_mut() else { return };
         let random = &mut self.random;
@@ -260,7 +257,6 @@ impl World<'_> {
         }
     }
 
-    /// Records the outcome of a request.
     fn came(&mut self, number: u32, work: Wanted, came: Came, us: u64) {
         let Wanted { tenant, lasts_us, .. } = work;
         let Came::Begun { lease, is_beyond_hand } = came else { return };

@@ -20,7 +20,6 @@ pub(super) struct Heartbeats {
     alike: HashMap<SecretDigest, Kept<BTreeMap<String, u64>>>,
 }
 
-/// Host reports of one pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
     /// When reports became complete, when they were counted, and their sums then and since.
@@ -30,7 +29,6 @@ pub(super) struct Pool {
     sent: BTreeMap<String, Said>,
 }
 
-/// The last report of one host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said {
     pub(super) epoch: u64,

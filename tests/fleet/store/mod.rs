@@ -218,7 +218,6 @@ impl Store {
         Some(cell)
     }
 
-    /// Evicts one cell.
     pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
         let is_window = self.windows.remove(&(bucket, key)).is_some();
         is_window
@@ -226,12 +225,10 @@ impl Store {
             | self.permits.remove(&(bucket, key)).is_some()
     }
 
-    /// Deletes all state.
     pub fn flush(&mut self) {
         *self = Store::default();
     }
 
-    /// Removes expired values.
     pub fn expire(&mut self, now_us: u64) {
         self.births.retain(|_, kept| kept.at(now_us).is_some());
         self.permits.retain(|_, kept| kept.at(now_us).is_some());
@@ -286,7 +283,6 @@ impl Store {
     }
 }
 
-/// A cell that pays.
 enum Payer {
     Bucket(Cell, PaymentResult),
     /// The cell if it exists, and whether it is the requested window.

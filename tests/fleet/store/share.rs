@@ -2,7 +2,6 @@
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellReport, DEMAND_MAX, TOKEN};
 
-/// Sums of host reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     pub held: u64,
@@ -18,7 +17,6 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Starts the next generation.
     pub fn turn(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
@@ -42,7 +40,6 @@ impl Reports {
         self.now.hosts += 1;
     }
 
-    /// Adds to the held tokens.
     pub fn hold(&mut self, more: u64) {
         self.now.held = (self.now.held + more).min(AMOUNT_MAX);
     }

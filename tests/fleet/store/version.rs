@@ -36,7 +36,6 @@ impl Versions {
         number
     }
 
-    /// Returns the fields of the Redis hash.
     pub(super) fn fields(&self) -> BTreeMap<String, u64> {
         let mut fields = self.numbers.clone();
         fields.insert("#".into(), self.last);

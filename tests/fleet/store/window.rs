@@ -188,7 +188,6 @@ impl WindowCell {
         WindowReply { more_us, stands }
     }
 
-    /// Executes a sync.
     pub fn serve(
         &mut self,
         ask: &CellRequest,
@@ -280,7 +279,6 @@ impl WindowCell {
         (us.unsigned_abs() / 1000 + 10_001).min(69_120_000_000)
     }
 
-    /// Returns its bytes in Redis.
     pub fn bytes(&self) -> Vec<u8> {
         let WindowCell {
             version,

@@ -1,10 +1,9 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
+use super::{count, counted, echo, failure, failures, link, linked, one, said_back, up};
+use crate::prelude::*;
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
-
-use super::{count, counted, echo, failures, link, one, said_back, up};
-use crate::prelude::*;
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
@@ -83,9 +82,7 @@ fn detects_plain_text_beyond_loopback() {
 
 #[tokio::test]
 async fn pipelines_commands_and_orders_replies() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (_redis, link) = linked(&[]).await;
     let (count, echo) = (count(), echo());
     let texts: Vec<String> = (0..500).map(|index| format!("{index} {}", "x".repeat(index))).collect();
     // Every third is a script, so that replies also differ in kind.
@@ -110,9 +107,7 @@ async fn pipelines_commands_and_orders_replies() {
 
 #[tokio::test]
 async fn reloads_and_retries_forgotten_script() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (redis, link) = linked(&[]).await;
     assert_eq!(counted(&link, "n").await.unwrap(), 1, "it was loaded with the connection");
     assert!(!redis.say("INFO commandstats").contains("cmdstat_evalsha:calls=1,failed_calls=1"));
     redis.order("SCRIPT FLUSH");
@@ -129,17 +124,17 @@ async fn reloads_and_retries_forgotten_script() {
     assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
     // A wrong digest: the link tries once.
     let wrong = Script { sha: "0".repeat(40), ..count() };
-    let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"]).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::NoScript, false));
+    assert_eq!(
+        failure(link.call(one(&link).id, &wrong, &[b"n"], &[b"x"]).await),
+        (FailureClass::NoScript, false)
+    );
     assert_eq!(failures(&link, "noscript"), 1);
     assert_eq!(one(&link).connections, 1);
 }
 
 #[tokio::test]
 async fn abandoned_call_keeps_connection() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (redis, link) = linked(&[]).await;
     let _sleeping = redis.say_and_go("DEBUG SLEEP 0.1");
     // The server may read the two in either order: repeat until one command meets the sleep.
     let short = Duration::from_millis(5);

@@ -5,21 +5,21 @@ use rustix::process::Signal;
 use tidegate::fleet::link::{FailureClass, Script};
 
 use super::redis_server::Redis;
-use super::{Log, counted, down, echo, echoed, failures, is_down_for, link, one, said_back, until, up};
+use super::{
+    Log, counted, down, echo, echoed, failure, failures, is_down_for, link, linked, one, said_back, until, up,
+};
 
 #[tokio::test]
 async fn reconnects_to_restarted_server() {
     let log = Log::listen();
     let mut redis = Redis::start(&[]);
     let link = link(&redis.url());
-    let early = said_back(&link, "early").await.unwrap_err();
-    assert_eq!((early.class, early.may_have_run), (FailureClass::Down, false));
+    assert_eq!(failure(said_back(&link, "early").await), (FailureClass::Down, false));
     up(&link).await;
     redis.kill();
     until("the loss is seen", || down(&link).is_some()).await;
     for _ in 0..20 {
-        let error = said_back(&link, "lost").await.unwrap_err();
-        assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false));
+        assert_eq!(failure(said_back(&link, "lost").await), (FailureClass::Down, false));
     }
     // Some attempts fail.
     until("attempts are counted", || failures(&link, "down") > 23).await;
@@ -42,8 +42,7 @@ async fn times_out_stopped_server_and_drops_late_replies() {
     redis.signal(Signal::STOP);
     let error = counted(&link, "n").await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
-    let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false), "this one was not sent");
+    assert_eq!(failure(counted(&link, "n").await), (FailureClass::Down, false), "this one was not sent");
     redis.signal(Signal::CONT);
     up(&link).await;
     // Commands sent before the stop ran once: their outcome was unknown.
@@ -56,9 +55,7 @@ async fn times_out_stopped_server_and_drops_late_replies() {
 
 #[tokio::test]
 async fn extends_timeout_for_slow_server() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (redis, link) = linked(&[]).await;
     said_back(&link, "quick").await.unwrap();
     // The first timeout is a quarter of a second: this stall exceeds it.
     redis.say_and_go("DEBUG SLEEP 0.7");
@@ -83,12 +80,9 @@ async fn extends_timeout_for_slow_server() {
 
 #[tokio::test]
 async fn reports_master_down_of_replica() {
-    let redis = Redis::start(&["--replica-serve-stale-data", "no"]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (redis, link) = linked(&["--replica-serve-stale-data", "no"]).await;
     redis.order("REPLICAOF 127.0.0.1 1");
-    let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::MasterDown, false), "{error}");
+    assert_eq!(failure(counted(&link, "n").await), (FailureClass::MasterDown, false));
     redis.order("REPLICAOF NO ONE");
     up(&link).await;
     assert_eq!(counted(&link, "n").await.unwrap(), 1);
@@ -110,9 +104,7 @@ async fn keeps_connection_to_server_out_of_memory() {
 
 #[tokio::test]
 async fn reports_busy_server() {
-    let redis = Redis::start(&["--busy-reply-threshold", "20"]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (redis, link) = linked(&["--busy-reply-threshold", "20"]).await;
     let _busy = redis.say_and_go("EVAL while(true)do\tend 0");
     let mut busy = None;
     until("it is busy", || redis.say("PING").starts_with("-BUSY")).await;
@@ -136,17 +128,14 @@ async fn waits_for_loading_server() {
     redis.restart(Some(slow));
     let link = link(&redis.url());
     until("it is reading", || is_down_for(&link, FailureClass::Loading)).await;
-    let error = said_back(&link, "early").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::Loading, false));
+    assert_eq!(failure(said_back(&link, "early").await), (FailureClass::Loading, false));
     up(&link).await;
     said_back(&link, "now").await.unwrap();
 }
 
 #[tokio::test]
 async fn script_error_reports_line_without_values() {
-    let redis = Redis::start(&[]);
-    let link = link(&redis.url());
-    up(&link).await;
+    let (_redis, link) = linked(&[]).await;
     let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
     let error = link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"]).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Other, true));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tidegate::fleet::link::{FailureClass, RedisLink};
 
 use super::liar::Liar;
-use super::{down, echo, is_down_for, one, options, until, up};
+use super::{down, echo, failure, is_down_for, one, options, until, up};
 
 fn link_to(liar: &Liar) -> RedisLink {
     RedisLink::start(options(&liar.url()), Vec::new())
@@ -84,7 +84,6 @@ async fn times_out_server_that_drips_bytes() {
     let liar = Liar::start(b"$1000\r\n".to_vec(), Vec::new(), true);
     let link = link_to(&liar);
     up(&link).await;
-    let error = link.call(one(&link).id, &echo(), &[], &[b"x"]).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
+    assert_eq!(failure(link.call(one(&link).id, &echo(), &[], &[b"x"]).await), (FailureClass::Timeout, true));
     until("it is left", || liar.connections.load(Ordering::Relaxed) > 1).await;
 }

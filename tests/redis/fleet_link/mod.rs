@@ -1,6 +1,7 @@
 //! Tests the link with real servers: its connections, its reaction to failures, and its checks of replies.
 
 use crate::prelude::*;
+use crate::redis_server::Redis;
 use crate::{certificates, liar, redis_cluster, redis_server};
 mod calls;
 mod cluster;
@@ -12,9 +13,8 @@ mod storm;
 mod throttled;
 mod tls;
 
-use std::sync::OnceLock;
-
 use redis::Value;
+use std::sync::OnceLock;
 use tidegate::fleet::link::{
     FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
 };
@@ -29,7 +29,6 @@ pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
 }
 
-/// Returns a command that echoes `text`.
 pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
     RedisCommand { script, keys: Vec::new(), args: vec![text.into()] }
 }
@@ -38,9 +37,22 @@ pub(crate) fn options(url: &str) -> LinkOptions {
     LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() }
 }
 
-/// Starts a link to one server.
 pub(crate) fn link(url: &str) -> RedisLink {
     RedisLink::start(options(url), vec![count(), echo()])
+}
+
+/// A server with these options, and a link that is connected to it.
+pub(crate) async fn linked(options: &[&str]) -> (Redis, RedisLink) {
+    let redis = Redis::start(options);
+    let link = link(&redis.url());
+    up(&link).await;
+    (redis, link)
+}
+
+/// The class of a failure, and whether Redis may have run the command.
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, LinkError>) -> (FailureClass, bool) {
+    let error = result.unwrap_err();
+    (error.class, error.may_have_run)
 }
 
 pub(crate) fn one(link: &RedisLink) -> NodeStatus {
@@ -73,14 +85,12 @@ pub(crate) async fn up(link: &RedisLink) {
     until("connected", || is_up(link)).await;
 }
 
-/// Sends `text` and checks the echo.
 pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
     let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()]).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
-/// Increments a key; returns its value.
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
     let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"]).await?;
     match reply {
@@ -103,7 +113,6 @@ pub(crate) fn failures(link: &RedisLink, class: &str) -> u64 {
     link.failures().iter().find(|(name, _)| *name == class).unwrap().1
 }
 
-/// Captures the log during its lifetime.
 pub(crate) struct Log {
     path: tempfile::TempPath,
     _guard: tracing::subscriber::DefaultGuard,

@@ -1,12 +1,11 @@
 //! Tests passwords and permissions: required, wrong, repaired, and never shown.
 
-use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
-
 use super::{
-    Log, count, counted, down, echo, failures, half_a_minute_passes, is_down_for, one, options, said_back,
-    until, up,
+    Log, count, counted, down, echo, failure, failures, half_a_minute_passes, is_down_for, one, options,
+    said_back, until, up,
 };
 use crate::prelude::*;
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -25,8 +24,7 @@ async fn retries_wrong_password_after_delay() {
     let redis = Redis::start(&["--requirepass", PASSWORD]);
     let link = link_as(&redis, None, "wrong-horse\n");
     until("refused", || is_down_for(&link, FailureClass::Auth)).await;
-    let error = said_back(&link, "x").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::Auth, false));
+    assert_eq!(failure(said_back(&link, "x").await), (FailureClass::Auth, false));
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(failures(&link, "auth"), 2, "one attempt and one call: no attempt was made meanwhile");
     fs::write(redis.directory.path().join("password"), format!("{PASSWORD}\r\n")).unwrap();

@@ -1,13 +1,11 @@
 //! Tests in virtual time that fifty daemons reconnect one by one after they lose the same Redis.
 
+use super::{echo, options};
+use crate::prelude::*;
 use std::sync::{Arc, Mutex};
-
 use tidegate::fleet::link::RedisLink;
 use tokio::net::UnixListener;
 use tokio::time::Instant;
-
-use super::{echo, options};
-use crate::prelude::*;
 
 const DAEMONS: usize = 50;
 

@@ -1,10 +1,9 @@
 //! Tests slow lines to Redis: 1 Mbit/s with a round trip of 50 ms, and a round trip of a second.
 
-use redis::Value;
-
 use super::{echo, echoed, failures, link, one, up};
 use crate::fleet_real::proxy::RedisProxy;
 use crate::prelude::*;
+use redis::Value;
 
 #[tokio::test]
 async fn waits_for_replies_over_a_slow_line() {

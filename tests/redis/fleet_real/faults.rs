@@ -1,12 +1,11 @@
 //! Tests all failures of Redis: callers see no error and stay limited, and the budget recovers with Redis.
 
-use rustix::process::Signal;
-
 use super::hosts::{
     Asked, CUT_OFF, Caller, LINKED, await_one_more, count_log, hosts, metric, most_at_once, passed,
     passed_between, plan, rules,
 };
 use crate::prelude::*;
+use rustix::process::Signal;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
@@ -73,7 +72,6 @@ fn assert_passes(passed: &[u64], from: u64, to: u64, when: &str) {
     assert!(passed_between(passed, from, to) > 0, "nothing passes {when}");
 }
 
-/// Runs an outage until its repair.
 fn outage(breaks: impl FnOnce(&mut Redis), help: impl FnOnce(&mut Redis)) -> (Vec<u64>, Vec<Daemon>) {
     let mut scene = Scene::begin();
     breaks(&mut scene.redis);
@@ -143,7 +141,8 @@ fn survives_stopped_redis() {
 
 #[test]
 fn survives_redis_restart_without_data() {
-    outage(Redis::kill, |redis| redis.restart(None));
+    let (_, hosts) = outage(Redis::kill, |redis| redis.restart(None));
+    hosts.iter().for_each(|host| assert_eq!(count_log(host, "Redis HAS LOST ITS DATA"), 1, "{}", host.log()));
 }
 
 #[test]
@@ -171,33 +170,12 @@ fn full_redis_is_named() {
         fleet["nodes"][0]["state"].as_str().unwrap().to_owned()
     };
     wait_until("it is full", || state() == "full");
-    let status = host.run("status");
-    assert!(status.contains("Redis refuses commands (oom: "), "{status}");
+    has(&host.run("status"), &["Redis refuses commands (oom: "]);
     let (code, report, _) = outcome_of(&host.doctor(&[]));
     assert!(code == Some(1) && report.contains("help: raise maxmemory"), "{report}");
     redis.order("CONFIG SET maxmemory 0");
     host.await_log(&["Redis answers again"]);
     wait_until("it is up", || state() == "up");
-}
-
-#[test]
-fn survives_redis_flush_and_sleep() {
-    let scene = Scene::begin();
-    let began = read_boot_nanos();
-    scene.redis.order("SCRIPT FLUSH");
-    scene.redis.order("FLUSHALL");
-    sleep(Duration::from_millis(500));
-    let flushed = read_boot_nanos();
-    let _asleep = scene.redis.say_and_go("DEBUG SLEEP 0.6");
-    sleep(Duration::from_secs(1));
-    let (linked, _) = scene.await_linked();
-    sleep(RECOVERED + Duration::from_secs(1));
-    let (passed, hosts) = scene.end();
-    hosts.iter().for_each(|host| assert_eq!(count_log(host, "Redis HAS LOST ITS DATA"), 1, "{}", host.log()));
-    assert_passes(&passed, began, flushed, "once Redis is flushed");
-    assert_passes(&passed, linked + RECOVERED.as_nanos() as u64, u64::MAX, "after it");
-    // Known keys begin without tokens.
-    assert!(excess(&passed) <= 0.2, "{}", excess(&passed));
 }
 
 /// A host without permission probes again after half a minute: until then it reports the outage.

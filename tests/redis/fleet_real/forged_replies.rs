@@ -10,12 +10,11 @@ use tidegate::fleet::secrets::OverridesKey;
 
 use super::hosts::{metric, plan};
 use super::liar::Liar;
-use super::overrides::{ALLOW, LIMIT, RULES, await_line, await_no_line, uses_up, verdict};
+use super::overrides::{ALLOW, LIMIT, RULES, await_line, await_no_line, connected, uses_up, verdict};
 use crate::prelude::*;
 
 const KEY: &str = "tg:{tm}:overrides";
 
-/// Returns the key of the hosts of these tests.
 fn key() -> OverridesKey {
     OverridesKey::of_secret(&[7; 32])
 }
@@ -72,8 +71,7 @@ fn await_version(host: &Daemon, expected: u64) {
 /// Starts a host that has disabled `per-user` for all and enabled it again: the key `old` has the first of
 /// the two documents.
 fn deceived(redis: &Redis) -> Daemon {
-    let host = plan(&redis.url(), RULES, "").start();
-    host.await_log(&["connected to Redis"]);
+    let host = connected(redis, RULES);
     host.run("switch per-user disabled --fleet --for 1h");
     redis.order(&format!("COPY {KEY} old"));
     host.run("switch per-user --clear --fleet");
@@ -82,7 +80,6 @@ fn deceived(redis: &Redis) -> Daemon {
     host
 }
 
-/// Returns whether Redis has the newest document again.
 fn is_restored(redis: &Redis) -> bool {
     let is_string = redis.say(&format!("TYPE {KEY}")) == "+string\r\n";
     is_string && redis.say(&format!("GET {KEY}")) == redis.say("GET new")
@@ -141,8 +138,7 @@ fn copy(redis: &Redis, expression: &str) {
 #[test]
 fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
     let mut redis = Redis::start(&[]);
-    let host = plan(&redis.url(), RULES, "").start();
-    host.await_log(&["connected to Redis"]);
+    let host = connected(&redis, RULES);
     host.run("switch per-user disabled --fleet --for 1h");
     redis.order("SAVE");
     host.run("switch per-user --clear --fleet");
@@ -179,8 +175,7 @@ fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
 #[test]
 fn an_authentic_document_switches_no_more_than_an_operator_could() {
     let redis = Redis::start(&[]);
-    let host = plan(&redis.url(), RULES, "").start();
-    host.await_log(&["connected to Redis"]);
+    let host = connected(&redis, RULES);
     uses_up(&host, "u1");
     let days = |days: u64| Some(Duration::from_secs(days * 86_400));
     let mut known = OverridesDocument::default();
@@ -212,8 +207,7 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
 #[test]
 fn hosts_choose_the_same_of_two_documents_of_one_version() {
     let redis = Redis::start(&[]);
-    let hosts = [RULES, RULES].map(|rules| plan(&redis.url(), rules, "").start());
-    hosts.iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
+    let hosts = [RULES; 2].map(|rules| connected(&redis, rules));
     let rule = |rule: &str| Target::Rule(RuleName { domain: "api".into(), rule: rule.into() });
     let two = ["per-user", "shared"]
         .map(|name| after(&OverridesDocument::default(), &switch(rule(name), None), &key()));

@@ -38,11 +38,10 @@ pub(crate) fn await_counted(hosts: &[Daemon], count: usize) {
     for host in hosts {
         host.await_log(&[LINKED]);
         let counted = || metric(host, "tidegate_fleet_hosts") >= count as f64;
-        wait_until(&format!("{count} hosts are counted"), || counted());
+        wait_until(&format!("{count} hosts are counted"), counted);
     }
 }
 
-/// Returns the value of one metric of a daemon.
 pub(crate) fn metric(host: &Daemon, name: &str) -> f64 {
     super::http::metric(host, name).unwrap_or_else(|| panic!("no {name}"))
 }
@@ -59,17 +58,14 @@ pub(crate) fn lost_replies(hosts: &[Daemon]) -> usize {
     hosts.iter().map(timeouts).sum::<f64>() as usize
 }
 
-/// Counts the log lines with these words.
 pub(crate) fn count_log(host: &Daemon, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// Waits for one more such line.
 pub(crate) fn await_one_more(host: &Daemon, words: &str, before: usize) {
     wait_until(&format!("another line of the log with {words}"), || count_log(host, words) > before);
 }
 
-/// Result of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     /// Arrival time of the reply.
@@ -78,7 +74,6 @@ pub(crate) struct Asked {
     pub(crate) passed: bool,
 }
 
-/// A client that sends requests until stopped.
 pub(crate) struct Caller {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Asked>>,
@@ -108,7 +103,6 @@ impl Caller {
         Caller { stop, thread }
     }
 
-    /// Stops it; returns all its requests.
     pub(crate) fn stop(self) -> Vec<Asked> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()

@@ -8,7 +8,6 @@ mod leaving;
 mod overrides;
 mod permits;
 pub(crate) mod proxy;
-mod regions;
 mod remote_checks;
 mod reserve;
 mod secrets;

@@ -1,9 +1,8 @@
 //! Tests that an operator's change on one host holds on all hosts.
 
-use rustix::process::Signal;
-
 use super::hosts::{metric, plan};
 use crate::prelude::*;
+use rustix::process::Signal;
 
 /// Five requests of each user on each host, without refill during a test; and a budget of all hosts.
 pub(crate) const RULES: &str = "\
@@ -47,10 +46,15 @@ pub(crate) fn await_no_line(daemon: &Daemon, words: &str) {
     });
 }
 
+/// A host that is connected to this Redis.
+pub(crate) fn connected(redis: &Redis, rules: &str) -> Daemon {
+    let host = plan(&redis.url(), rules, "").start();
+    host.await_log(&["connected to Redis"]);
+    host
+}
+
 pub(crate) fn two(redis: &Redis) -> [Daemon; 2] {
-    let hosts = [RULES, OF_HOST].map(|rules| plan(&redis.url(), rules, "").start());
-    hosts.iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
-    hosts
+    [RULES, OF_HOST].map(|rules| connected(redis, rules))
 }
 
 #[test]
@@ -80,6 +84,11 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
         assert_eq!(page["overrides"]["switches"][0]["fleet"], true, "{page}");
         assert!(host.run("fleet").contains("api/per-user: disabled on all hosts"));
     }
+    // A later switch of one host holds there.
+    hosts[1].run("switch per-user enforce");
+    assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
+    has(&await_line(&hosts[1], "disabled on all hosts until 2"), &["the later one holds"]);
+    hosts[1].run("switch per-user --clear");
     // The other host revokes it for all.
     let output = hosts[1].run("switch per-user --clear --fleet");
     assert_eq!(output, "api/per-user: back to what each host says, on all hosts\n");
@@ -91,43 +100,6 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     );
     // A host without a shared budget receives overrides too, but does not count among those that share.
     assert_eq!(redis.say("ZCARD tg:{tm}:hosts"), ":1\r\n");
-}
-
-#[test]
-fn later_fleet_switch_wins() {
-    let redis = Redis::start(&[]);
-    let hosts = two(&redis);
-    hosts.iter().for_each(|host| uses_up(host, "u1"));
-    hosts[0].run("switch per-user disabled --fleet");
-    await_line(&hosts[1], "api/per-user: disabled on all hosts");
-    // One host continues as before.
-    hosts[1].run("switch per-user enforce");
-    assert_eq!([verdict(&hosts[0], "u1"), verdict(&hosts[1], "u1")], [ALLOW, LIMIT]);
-    await_line(&hosts[1], "disabled on all hosts, by uid");
-    assert!(await_line(&hosts[1], "disabled on all hosts").contains("the later one holds"));
-    // A restart keeps their order.
-    eventually("it is kept", || {
-        fs::read_to_string(hosts[1].plan.path("state/switches")).ok()?.contains("said").then_some(())
-    });
-    let [first, mut second] = hosts;
-    second.stop();
-    let second = second.plan.start();
-    assert_eq!(verdict(&second, "u1"), LIMIT);
-    // A new fleet switch is later, and wins.
-    first.run("switch per-user shadow --fleet");
-    await_line(&second, "api/per-user: shadow on all hosts");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    first.run("switch per-user --clear --fleet");
-    await_no_line(&second, "shadow on all hosts");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [LIMIT, LIMIT]);
-    // The same for all rules; a host disabled with all others is enabled by its own switch.
-    let output = first.fail("switch --all disabled --fleet", 1);
-    assert!(output.contains("for a time only") && output.contains("--for 30m"), "{output}");
-    first.run("switch --all disabled --fleet --for 1h");
-    await_line(&second, "everything: disabled on all hosts");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, ALLOW]);
-    second.run("switch --all enforce");
-    assert_eq!([verdict(&first, "u1"), verdict(&second, "u1")], [ALLOW, LIMIT]);
 }
 
 #[test]
@@ -159,8 +131,7 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     };
     assert!(blocked("t1") && !blocked("t2"));
     wait_until("it ends by itself", || !blocked("t1"));
-    let output = hosts[0].fail("block per-user ip=x --for 5m --fleet", 1);
-    assert!(output.contains("its key is made of `user`"), "{output}");
+    has(&hosts[0].fail("block per-user ip=x --for 5m --fleet", 1), &["its key is made of `user`"]);
 }
 
 #[test]
@@ -171,8 +142,7 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     hosts[0].run("switch per-user shadow --fleet");
     await_line(&hosts[1], "api/per-user: shadow on all hosts");
     redis.kill();
-    let output = hosts[0].fail("switch per-user disabled --fleet", 1);
-    assert!(output.contains("Redis d"), "{output}");
+    has(&hosts[0].fail("switch per-user disabled --fleet", 1), &["Redis d"]);
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "u1"), ALLOW));
     eventually("it is kept", || {
         let kept = fs::read(hosts[1].plan.path("state/fleet-overrides")).ok()?;
@@ -198,14 +168,12 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
 fn fleet_switch_fails_with_reason_without_redis() {
     let alone = Plan::new().start();
     for words in ["switch per-user shadow --fleet", "switch per-user --clear --fleet"] {
-        let output = alone.fail(words, 1);
-        assert!(output.contains("name a Redis and a fleet secret in `redis` of the settings"), "{output}");
+        has(&alone.fail(words, 1), &["name a Redis and a fleet secret in `redis` of the settings"]);
     }
-    let output = alone.fail("block per-user user=u --for 5m --fleet", 1);
-    assert!(output.contains("this host shares nothing with others"), "{output}");
+    has(&alone.fail("block per-user user=u --for 5m --fleet", 1), &["this host shares nothing with others"]);
     let redis = Redis::start(&[]);
-    let host = plan(&redis.url(), RULES, "").start();
-    host.await_log(&["connected to Redis"]);
+    let host = connected(&redis, RULES);
+    has(&host.fail("switch --all disabled --fleet", 1), &["for a time only", "--for 30m"]);
     redis.signal(Signal::STOP);
     let began = read_boot_nanos();
     let output = host.fail("switch per-user shadow --fleet", 1);
@@ -222,8 +190,7 @@ fn fleet_switch_fails_with_reason_without_redis() {
 fn document_full_of_blocks_takes_a_switch_and_frees_by_digest() {
     let redis = Redis::start(&[]);
     let name = "r".repeat(60);
-    let host = plan(&redis.url(), &OF_HOST.replace("per-user", &name), "").start();
-    host.await_log(&["connected to Redis"]);
+    let host = connected(&redis, &OF_HOST.replace("per-user", &name));
     let block = |user: u32| {
         post(
             &host,

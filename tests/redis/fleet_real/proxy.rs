@@ -1,12 +1,11 @@
 //! Proxies the connection to Redis for tests: drops replies of executed commands, delays them, closes
 //! connections.
 
+use crate::prelude::*;
 use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use crate::prelude::*;
 use tempfile::TempDir;
 
 /// A socket that leads to Redis.

@@ -1,15 +1,13 @@
 //! Tests pending requests of one connection: replies, order and payments.
 
-use std::sync::atomic::Ordering;
-
-use rustix::process::Signal;
-
 use super::hosts::{
     CUT_OFF, ask_all, await_counted, count_log, hosts, lost_replies, metric, passed, plan, rules,
 };
 use super::leaving::left;
 use super::proxy::RedisProxy;
 use crate::prelude::*;
+use rustix::process::Signal;
+use std::sync::atomic::Ordering;
 
 const ALLOW: u64 = 0;
 const LIMIT: u64 = 1;

@@ -30,14 +30,12 @@ fn decides_locally_and_reports_bad_certificate() {
     }
 }
 
-/// Starts a host with this secret.
 fn start(redis: &Redis, secret: u8) -> Daemon {
     let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
     fs::write(plan.path("secret"), [secret; 32]).unwrap();
     plan.start()
 }
 
-/// Restarts the host with another secret.
 fn again(host: Daemon, secret: u8) -> Daemon {
     let plan = host.stopped();
     fs::write(plan.path("secret"), [secret; 32]).unwrap();

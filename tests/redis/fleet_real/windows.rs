@@ -1,9 +1,8 @@
 //! Tests the windows of a descriptor file that three daemons share.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::hosts::{Asked, LINKED, ask_all, plan, unanswered_checks};
 use crate::prelude::*;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Counts admissions by second on this machine's clock, which Redis shares: requests sent and answered within
 /// it.

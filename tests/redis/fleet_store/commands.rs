@@ -20,7 +20,6 @@ pub(crate) struct Step {
     pub(crate) act: Act,
 }
 
-/// Movement of the Redis clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Time {
     On(u64),
@@ -28,7 +27,6 @@ pub(crate) enum Time {
     Back(u64),
 }
 
-/// A pool and its load.
 pub(crate) type PoolStep = (u8, PoolLoad);
 
 #[derive(Clone, Debug)]
@@ -93,7 +91,6 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     (any_time(), act).prop_map(|(time, act)| Step { time, act })
 }
 
-/// Generates steps with heartbeats of pool loads only.
 pub(crate) fn any_heartbeat_step() -> impl Strategy<Value = Step> {
     let act = prop_oneof![30 => any_heartbeat(), 1 => Just(Act::Flush)];
     (any_time(), act).prop_map(|(time, act)| Step { time, act })

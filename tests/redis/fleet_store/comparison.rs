@@ -31,7 +31,6 @@ pub(crate) struct Twins {
     pub(crate) seen: BTreeMap<&'static str, u64>,
 }
 
-/// The last heartbeat of a host.
 #[derive(Clone, Debug, Default)]
 struct LastBeat {
     epoch: u64,
@@ -39,7 +38,6 @@ struct LastBeat {
     sent: Option<ScriptCommand>,
 }
 
-/// Starts a server and connects to it.
 pub(crate) fn start() -> (Server, redis::Connection) {
     let server = Server::start(&[]);
     let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
@@ -76,7 +74,6 @@ impl Twins {
         }
     }
 
-    /// Executes a command and ignores its reply.
     fn order(&mut self, command: &redis::Cmd) {
         command.exec(&mut self.redis).unwrap();
     }
@@ -238,7 +235,6 @@ impl Twins {
         self.execute(&heartbeat).map(drop)
     }
 
-    /// Executes a command in both.
     fn execute(&mut self, command: &ScriptCommand) -> Result<ScriptReply, String> {
         let encoded = command.encode();
         let mut evalsha = redis::cmd("EVALSHA");

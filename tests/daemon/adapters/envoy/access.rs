@@ -1,7 +1,5 @@
 //! Users, tokens, domains, and the health service.
 
-use prost::Message;
-
 use super::client::{Grpc, PATH, Reply, ask, framed};
 use super::{RULES, with_envoy};
 use crate::adapters::patient;
@@ -70,9 +68,8 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     // Probes have no token.
     assert_eq!(health(&mut envoy, "").status, 0);
     for path in REFLECTION {
-        let asked = Reflect { list_services: Some(String::new()), ..Reflect::default() };
-        assert_eq!(envoy.call(path, &[], &asked).status, UNAUTHENTICATED);
-        assert_eq!(envoy.call(path, &[("authorization", &right)], &asked).status, 0);
+        let status = |metadata: &[_]| envoy.call_raw(path, metadata, reflect(LIST, "")).unwrap().status;
+        assert_eq!([&[][..], &[("authorization", &*right)]].map(status), [UNAUTHENTICATED, 0]);
     }
     assert!(!daemon.log().contains(token), "{}", daemon.log());
 }
@@ -94,17 +91,15 @@ const REFLECTION: [&str; 2] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// A request of reflection, or an answer to it as bytes.
-#[derive(Clone, PartialEq, prost::Message)]
-struct Reflect {
-    #[prost(string, optional, tag = "3")]
-    file_by_filename: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    file_containing_symbol: Option<String>,
-    #[prost(string, optional, tag = "6")]
-    all_extension_numbers_of_type: Option<String>,
-    #[prost(string, optional, tag = "7")]
-    list_services: Option<String>,
+const LIST: u32 = 7;
+const FILE: u32 = 3;
+const SYMBOL: u32 = 4;
+
+/// A request of reflection with this field.
+fn reflect(field: u32, text: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    prost::encoding::string::encode(field, &text.to_owned(), &mut message);
+    framed(&message)
 }
 
 /// Each answer has the field of its request: a list, a file, or an error. Real clients: tests/migrate.
@@ -113,42 +108,36 @@ fn describes_its_services() {
     let daemon = with_envoy();
     let mut envoy = Grpc::connect(&daemon);
     let rls = "envoy/service/ratelimit/v3/rls.proto";
-    let symbol = |name: &str| Reflect { file_containing_symbol: Some(name.into()), ..Reflect::default() };
-    let file = |name: &str| Reflect { file_by_filename: Some(name.into()), ..Reflect::default() };
     let table = [
-        (
-            Reflect { list_services: Some("*".into()), ..Reflect::default() },
-            "envoy.service.ratelimit.v3.RateLimitService",
-        ),
-        (Reflect { list_services: Some(String::new()), ..Reflect::default() }, "grpc.health.v1.Health"),
-        (symbol("envoy.service.ratelimit.v3.RateLimitService"), rls),
-        (symbol("envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit"), rls),
-        (symbol("envoy.type.v3.RateLimitUnit"), "envoy/type/v3/ratelimit_unit.proto"),
-        (symbol("grpc.health.v1.Health.Check"), "grpc/health/v1/health.proto"),
-        (file("google/protobuf/any.proto"), "google.protobuf"),
-        (symbol("envoy.service.ratelimit.v3.RateLimitServic"), "no such file"),
-        (symbol("envoy.service.ratelimit.v3"), "no such file"),
-        (symbol(""), "no such file"),
-        (file("/etc/passwd"), "no such file"),
-        (Reflect::default(), "no such file"),
-        (Reflect { all_extension_numbers_of_type: Some(rls.into()), ..Reflect::default() }, "no such file"),
+        (LIST, "*", "envoy.service.ratelimit.v3.RateLimitService"),
+        (LIST, "", "grpc.health.v1.Health"),
+        (SYMBOL, "envoy.service.ratelimit.v3.RateLimitService", rls),
+        (SYMBOL, "envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit", rls),
+        (SYMBOL, "envoy.type.v3.RateLimitUnit", "envoy/type/v3/ratelimit_unit.proto"),
+        (SYMBOL, "grpc.health.v1.Health.Check", "grpc/health/v1/health.proto"),
+        (FILE, "google/protobuf/any.proto", "google.protobuf"),
+        (SYMBOL, "envoy.service.ratelimit.v3.RateLimitServic", "no such file"),
+        (SYMBOL, "envoy.service.ratelimit.v3", "no such file"),
+        (SYMBOL, "", "no such file"),
+        (FILE, "/etc/passwd", "no such file"),
+        // No field at all, as it is unknown; and the numbers of extensions.
+        (15, "", "no such file"),
+        (6, rls, "no such file"),
     ];
     for path in REFLECTION {
-        for (asked, part) in &table {
-            let reply = envoy.call(path, &[], asked);
-            assert_eq!(reply.status, 0, "{asked:?}");
-            assert!(String::from_utf8_lossy(&reply.body).contains(part), "{asked:?}: {reply:?}");
+        for (field, text, part) in table {
+            let reply = envoy.call_raw(path, &[], reflect(field, text)).unwrap();
+            assert_eq!(reply.status, 0, "{field} {text}");
+            assert!(String::from_utf8_lossy(&reply.body).contains(part), "{field} {text}: {reply:?}");
         }
         // One stream, two requests: the answers have the bytes of both.
-        let [(list, _), _, (by_symbol, _), ..] = &table;
-        let both = [framed(&list.encode_to_vec()), framed(&by_symbol.encode_to_vec())].concat();
-        let reply = envoy.call_raw(path, &[], both).unwrap();
-        let text = String::from_utf8_lossy(&reply.body).into_owned();
-        assert!(
-            reply.status == 0 && text.contains("grpc.health.v1.Health") && text.contains(rls),
-            "{reply:?}"
-        );
-        assert_eq!(envoy.call(path, &[], &symbol(&"x".repeat(1_100))).status, OUT_OF_RANGE, "{path}");
+        let both =
+            [(table[0].0, table[0].1), (table[2].0, table[2].1)].map(|(field, text)| reflect(field, text));
+        let reply = envoy.call_raw(path, &[], both.concat()).unwrap();
+        assert_eq!(reply.status, 0, "{reply:?}");
+        has(&String::from_utf8_lossy(&reply.body), &["grpc.health.v1.Health", rls]);
+        let long = reflect(SYMBOL, &"x".repeat(1_100));
+        assert_eq!(envoy.call_raw(path, &[], long).unwrap().status, OUT_OF_RANGE, "{path}");
         assert_eq!(envoy.call_raw(path, &[], framed(&[0xff; 40])).unwrap().status, INTERNAL);
     }
 }

@@ -1,12 +1,11 @@
 //! Malformed requests, hostile connections, and the end of the daemon. Nothing else is affected.
 
-use std::io::ErrorKind;
-
-use prost::Message;
-
 use super::client::{Ask, Grpc, PATH, ask, framed};
 use super::{start, with_envoy};
+use crate::adapters::assert_answers_to_the_end;
 use crate::prelude::*;
+use prost::Message;
+use std::io::ErrorKind;
 
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
@@ -134,29 +133,16 @@ fn serves_beside_a_client_that_never_reads() {
 
 #[test]
 fn answers_the_streams_in_flight_at_the_end() {
-    let mut daemon = with_envoy();
-    let threads: Vec<_> = (0..4)
-        .map(|_| {
-            let mut envoy = Grpc::connect(&daemon);
-            thread::spawn(move || {
-                let body = framed(&ask("shop", &["plan=x"]).encode_to_vec());
-                let mut answers = 0;
-                while let Ok(reply) = envoy.call_raw(PATH, &[], body.clone()) {
-                    // A decision, or the word that there is none: Envoy passes the request on.
-                    assert!([0, UNAVAILABLE].contains(&reply.status), "{reply:?}");
-                    answers += 1;
-                }
-                answers
-            })
+    assert_answers_to_the_end(with_envoy(), "envoy", |daemon| {
+        let mut envoy = Grpc::connect(daemon);
+        let body = framed(&ask("shop", &["plan=x"]).encode_to_vec());
+        Box::new(move || {
+            let Ok(reply) = envoy.call_raw(PATH, &[], body.clone()) else { return false };
+            // A decision, or the word that there is none: Envoy passes the request on.
+            assert!([0, UNAVAILABLE].contains(&reply.status), "{reply:?}");
+            true
         })
-        .collect();
-    wait_until("they ask", || {
-        metric(&daemon, "tidegate_envoy_answers_total{answer=\"allowed\"}") > Some(200.0)
     });
-    daemon.stop();
-    let answers: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    assert!(answers.iter().all(|answers| *answers > 0), "{answers:?}");
-    assert!(!daemon.plan.path("envoy.sock").exists(), "{}", daemon.log());
 }
 
 /// Without a decision in time the call fails, so that Envoy decides by `failure_mode_deny`, and the connection goes on.
