@@ -8,7 +8,7 @@ use super::gate::GateRefusal;
 use super::judgement::retry_after;
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
-use crate::clock::Micros;
+use crate::clock::{Micros, Timestamp};
 use crate::limit::Outcome;
 use crate::limit::leaky_bucket::QueueWait;
 use arrayvec::ArrayVec;
@@ -33,6 +33,16 @@ pub(super) enum Admission {
     Shed(GateRefusal),
     /// All refusing rules are shares of fleet budgets that a remote check may extend. Nothing has changed.
     NeedsRemoteCheck,
+}
+
+impl Admission {
+    /// When a request of now may start, if it is granted.
+    pub(super) fn start(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Admission::Granted(wait) => Some(now.after(wait.into())),
+            _ => None,
+        }
+    }
 }
 
 /// Judges every rule, then the gate if no rule refuses, and charges as intended. Afterwards each part holds

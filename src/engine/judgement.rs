@@ -267,10 +267,9 @@ impl<'d> Judgement<'d> {
         let stage = stage(&workspace.checks);
         workspace.record_notes(&self.compiled.domain, granted, stage, self.counters);
         workspace.list_all_limits(&self.compiled.domain, request);
-        let lease = reserved.filter(|_| granted).and_then(|reserved| {
+        let lease = admission.start(self.now.at).zip(reserved).and_then(|(starts_at, reserved)| {
             let is_noncritical = gate.map(|gate| gate.shedding.is_noncritical(priority));
-            let Admission::Granted(wait) = admission else { return None };
-            self.grant_lease(reserved, request, self.now.at.after(wait.into()), is_noncritical, workspace)
+            self.grant_lease(reserved, request, starts_at, is_noncritical, workspace)
         });
         let (mut shedder, mut slot, mut refusing) = (None, None, None);
         let (verdict, binding, retry) = match admission {
@@ -359,7 +358,7 @@ impl<'d> Judgement<'d> {
 
     fn limit_view(&self, check: &StageCheck) -> Option<LimitView<'d>> {
         let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
-        Some(LimitView { rule, level: check.level? })
+        Some(LimitView { rule, level: check.shown_level()? })
     }
 
     /// Returns the rate of the allowance of a check.

@@ -261,7 +261,7 @@ impl Workspace {
         let first_node = self.checks.len().saturating_sub(self.hits.len());
         for (at, check) in self.checks.iter().enumerate() {
             let is_named = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.advertise);
-            let Some(level) = check.level.filter(|_| is_named) else { continue };
+            let Some(level) = check.shown_level().filter(|_| is_named) else { continue };
             let hit = at.checked_sub(first_node).and_then(|index| self.hits.get(index));
             let hit = hit.filter(|hit| hit.hit.rule == check.rule);
             let descriptors =

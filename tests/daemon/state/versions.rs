@@ -126,7 +126,7 @@ const ENTRIES: [&str; 15] = [
     r#"{"Repeat":[1,{"content_hash":2,"grant":{"at":3,"verdict":"allow","wait":4,"lease":5,"binding":[6,"a",{"limit":7,"window":8,"remaining":9,"reset":10}],"listed":"b","notes":[["Shadow",11]],"all":[[12,{"limit":13,"window":14,"remaining":15,"reset":16}]],"rule_set":1}}]}"#,
     r#"{"Spent":[1,{"at":2,"print":3,"costs":[[4,5]],"name":6}]}"#,
     r#"{"Session":{"name":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],"user":17,"pid":18,"pool":"web","slots":19}}"#,
-    r#"{"Lease":{"number":1,"ends_at":2,"lasts_millis":3,"request":4,"connection":5,"is_other":true,"ties":[{"Permit":6},{"Refund":{"rule":7,"digest":8,"salt":65536,"allowance":9,"cost":10,"is_elastic":true}},{"IdempotencyKey":11},{"RefundableCost":12},{"Cost":{"unit":13,"cost":14}}],"cost":{"fingerprint":15,"cost":16}}}"#,
+    r#"{"Lease":{"number":1,"ends_at":2,"lasts_millis":3,"request":4,"connection":5,"is_other":true,"ties":[{"Permit":6},{"Refund":{"rule":7,"digest":8,"salt":65536,"allowance":9,"cost":10,"is_elastic":true,"at":17}},{"IdempotencyKey":11},{"RefundableCost":12},{"Cost":{"unit":13,"cost":14}}],"cost":{"fingerprint":15,"cost":16}}}"#,
 ];
 
 #[test]
