@@ -181,6 +181,7 @@ impl Pool {
     fn change_sessions(&self, change: impl FnOnce(&mut WorkIntegral)) {
         let mut work = self.work.lock();
         change(&mut work);
+        self.busy.store(work.busy_slots(), Ordering::Relaxed);
         let live = work.slots;
         drop(work);
         let watch = self.watch.load();
@@ -190,18 +191,21 @@ impl Pool {
         }
     }
 
-    pub(super) fn take_slot(&self, at: Timestamp) {
+    /// `has_slots`: whether the session has stated its slots.
+    pub(super) fn take_slot(&self, has_slots: bool, at: Timestamp) {
         let mut work = self.work.lock();
-        work.busy += 1;
-        work.busy_offset += nanos(at);
-        self.busy.store(work.busy, Ordering::Relaxed);
+        let busy = work.busy_of(has_slots);
+        busy.count += 1;
+        busy.offset += nanos(at);
+        self.busy.store(work.busy_slots(), Ordering::Relaxed);
     }
 
-    pub(super) fn free_slot(&self, at: Timestamp) {
+    pub(super) fn free_slot(&self, has_slots: bool, at: Timestamp) {
         let mut work = self.work.lock();
-        work.busy = work.busy.saturating_sub(1);
-        work.busy_offset -= nanos(at);
-        self.busy.store(work.busy, Ordering::Relaxed);
+        let busy = work.busy_of(has_slots);
+        busy.count = busy.count.saturating_sub(1);
+        busy.offset -= nanos(at);
+        self.busy.store(work.busy_slots(), Ordering::Relaxed);
     }
 
     /// Counts a lease in, one of a lower priority only while fewer than `most` are in progress.
@@ -276,11 +280,12 @@ impl Pool {
         let (busy_nanos, live_nanos, live) = {
             let work = self.work.lock();
             let live_nanos = integral(work.slots, work.slots_offset, at);
-            (integral(work.busy, work.busy_offset, at), live_nanos, work.slots)
+            let busy = [&work.busy, &work.busy_without_slots];
+            (busy.map(|busy| integral(busy.count, busy.offset, at)), live_nanos, work.slots)
         };
         let configured = watch.as_ref().and_then(|watch| watch.shed.slots);
-        controller.add_slot_time(at, live_nanos, live, configured);
-        let slot_nanos = controller.slot_nanos;
+        controller.add_slot_time(at, (live_nanos, live), busy_nanos, configured);
+        let (busy_nanos, slot_nanos) = (controller.busy_nanos, controller.slot_nanos);
         controller.window.push(at, busy_nanos, slot_nanos);
         controller.ticked = Some(at);
         self.publish_slots(live, configured);
@@ -402,9 +407,28 @@ struct WorkIntegral {
     sessions: u32,
     slots: u32,
     slots_offset: i128,
-    busy: u32,
-    busy_offset: i128,
+    busy: BusyIntegral,
+    /// Work of sessions that have not stated their slots.
+    busy_without_slots: BusyIntegral,
     pid: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+struct BusyIntegral {
+    count: u32,
+    offset: i128,
+}
+
+impl WorkIntegral {
+    fn busy_of(&mut self, has_slots: bool) -> &mut BusyIntegral {
+        if has_slots { &mut self.busy } else { &mut self.busy_without_slots }
+    }
+
+    /// The busy ones of the slots: while sessions state theirs, work of others occupies none of them.
+    fn busy_slots(&self) -> u32 {
+        let without = if self.slots > 0 { 0 } else { self.busy_without_slots.count };
+        self.busy.count.saturating_add(without)
+    }
 }
 
 /// Computes n · now − `began`, the integral of a count over time.

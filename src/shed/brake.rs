@@ -72,7 +72,7 @@ impl Brake {
 /// The smallest standing queue: one request per slot, or per two slots where slots are few, and at least two.
 pub fn queue_min(slots: u32) -> u32 {
     // With few slots a queue of one per slot is rare even under overload.
-    let queue = if slots < FEW_SLOTS { slots / 2 } else { slots };
+    let queue = if slots < FEW_SLOTS { slots.div_ceil(2) } else { slots };
     queue.max(2)
 }
 

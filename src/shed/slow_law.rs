@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   a                                   1 ┐           ╱     u below good        u ÷ good − 1, recovering
-//!                                         │         ╱       good ≤ u < bad      nothing, or the leak
-//!   0 ┼───────────────────╱━━━━━━━━━━━━╱             u from bad on       (u − bad) ÷ (1 − bad), at most 1
+//!                                         │         ╱       good ≤ u ≤ bad      nothing, or the leak
+//!   0 ┼───────────────────╱━━━━━━━━━━━━╱             u above bad         (u − bad) ÷ (1 − bad), at most 1
 //!     │             ╱     good        bad
 //!  −1 ┘ ╱                                               s ← clamp(s + dt · a ÷ full, −after ÷ full, 1)
 //! ```
@@ -59,10 +59,10 @@ impl Controller {
         let u = utilization.max(0.0);
         if u < self.good {
             (u / self.good - 1.0).max(-1.0) / self.full
-        } else if u < self.bad {
+        } else if u <= self.bad {
             -self.leak
         } else {
-            // With `bad` at 1 there is no range above it: every utilization that is not below counts as full.
+            // With `bad` at 1 only a signal of the application is above it, which counts as full.
             let way = 1.0 - self.bad;
             let slope = if way > 0.0 { (u - self.bad) / way } else { 1.0 };
             slope.min(1.0) / self.full

@@ -140,7 +140,10 @@ impl RespConnection {
     /// Asks for a decision; the request does not wait.
     async fn check(&self, op: CheckOp, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
         let (pairs, cost) = match pairs {
-            [pairs @ .., b"COST", cost] => (pairs, integer(cost)?),
+            // A cost beyond 64 bits is judged like the largest, and refused for good.
+            [pairs @ .., b"COST", cost] => {
+                (pairs, integer(cost).or_else(|fault| digits_max(cost).ok_or(fault))?)
+            }
             pairs => (pairs, 1),
         };
         let ((pairs, []), Ok(cost)) = (pairs.as_chunks(), u64::try_from(cost)) else {
@@ -196,6 +199,11 @@ fn error(BadRequest(_, message): BadRequest) -> String {
 
 fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+/// Returns the largest integer for digits that say a larger one.
+fn digits_max(digits: &[u8]) -> Option<i64> {
+    (!digits.is_empty() && digits.iter().all(u8::is_ascii_digit)).then_some(i64::MAX)
 }
 
 fn integer(digits: &[u8]) -> Result<i64, String> {

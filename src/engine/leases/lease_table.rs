@@ -160,7 +160,7 @@ impl LeaseTable {
         let index = u32::try_from(self.leases.insert(lease)).unwrap_or(NONE);
         self.allocated = self.allocated.max(index.saturating_add(1));
         if owner.takes_slot() {
-            owner.pool.take_slot(at);
+            owner.pool.take_slot(owner.slots > 0, at);
         }
         owner.leases += 1;
         let next = std::mem::replace(&mut owner.first, index);
@@ -248,7 +248,7 @@ impl LeaseTable {
                 owner.first = after;
             }
             if owner.frees_slot() {
-                owner.pool.free_slot(at);
+                owner.pool.free_slot(owner.slots > 0, at);
             }
             owner.leases = owner.leases.saturating_sub(1);
             owner.pool.remove_lease(lease.is_noncritical);

@@ -24,6 +24,9 @@ pub(super) struct PoolController {
     pub(super) slot_nanos: u128,
     /// The slot-time integral of live sessions at the last tick.
     pub(super) live_nanos: u128,
+    /// Busy slot-time, and the integrals of busy slots at the last tick: of sessions with slots, and without.
+    pub(super) busy_nanos: u128,
+    pub(super) busy_before: [u128; 2],
 }
 
 impl Default for PoolController {
@@ -38,38 +41,48 @@ impl Default for PoolController {
             stepped: None,
             slot_nanos: 0,
             live_nanos: 0,
+            busy_nanos: 0,
+            busy_before: [0; 2],
         }
     }
 }
 
 impl PoolController {
-    /// Adds the slot time since the last tick: of live sessions, or else of the configured slots.
+    /// Adds the slot time since the last tick: of live sessions, or else of the configured slots. Likewise the busy time
+    /// (`busy_nanos`: of sessions with slots, and without), as work of sessions without slots occupies none of the others.
     pub(super) fn add_slot_time(
         &mut self,
         at: Timestamp,
-        live_nanos: u128,
-        live: u32,
+        (live_nanos, live): (u128, u32),
+        busy_nanos: [u128; 2],
         configured: Option<u32>,
     ) {
         let before = std::mem::replace(&mut self.live_nanos, live_nanos);
         let passed = live_nanos.saturating_sub(before);
+        let [of_slots, of_none] = std::mem::replace(&mut self.busy_before, busy_nanos);
+        self.busy_nanos += busy_nanos[0].saturating_sub(of_slots);
         self.slot_nanos += if live > 0 || passed > 0 {
             passed
         } else {
+            self.busy_nanos += busy_nanos[1].saturating_sub(of_none);
             let elapsed = self.ticked.map_or(Duration::ZERO, |ticked| at.since(ticked));
             elapsed.as_nanos() * u128::from(configured.unwrap_or(0))
         };
     }
 
-    /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
+    /// Keeps the severity, within the range of the parameters of the shedding controller. Without a controller, and at first,
+    /// it is at rest.
     pub(super) fn reset_if_changed(&mut self, watch: &Arc<PoolShedding>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
         }
         if self.began.as_ref().is_none_or(|began| began.controller != watch.controller) {
-            let inherited = self.inherited.take().filter(|(controller, ..)| *controller == watch.controller);
-            self.severity = inherited
-                .map_or_else(|| SlowSeverity::at_rest(&watch.controller), |(_, severity, _)| severity);
+            let inherited = self.inherited.take().map(|(_, severity, _)| severity);
+            let before = inherited.or(self.began.as_ref().map(|_| self.severity));
+            let before = before.filter(|_| watch.shed.workers.is_some());
+            self.severity = before.map_or(SlowSeverity::at_rest(&watch.controller), |before| {
+                SlowSeverity::restore(&watch.controller, before.value(), before.time_without_readings())
+            });
         }
         self.began = Some(Arc::clone(watch));
     }

@@ -26,7 +26,9 @@ impl Pool {
     /// Returns the maximum of lower-priority leases here, given this host's slots.
     pub(in crate::engine) fn noncritical_max(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
         let alone = PoolLoad::default().noncritical_max_here(slots, reserve_permille);
-        self.other_hosts.lock().map_or(alone, |others| others.noncritical_max(slots, alone, at))
+        // The reserve of one slot on one host would refuse all other work.
+        let one_at_least = || alone.max(slots.min(1));
+        self.other_hosts.lock().map_or_else(one_at_least, |others| others.noncritical_max(slots, alone, at))
     }
 
     /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.

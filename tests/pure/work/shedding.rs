@@ -33,14 +33,16 @@ fn counts_slot_time_of_live_sessions_or_else_of_configured_slots() {
     assert!(bench.ask_by(&session, s(0), ask("job=worker", "critical")).lease.is_some());
     bench.engine.tick(s(0));
     let mut live = None;
-    // The slot seconds by each second: two live slots from 1.0 s to 3.5 s, else four configured ones.
-    for (second, slot_seconds) in (1..).zip([4.0, 6.0, 8.0, 9.0, 13.0]) {
+    // The busy and the slot seconds by each second: two live slots from 1.0 s to 3.5 s, of which it occupies none, else four
+    // configured ones.
+    let seconds = [(1.0, 4.0), (1.0, 6.0), (1.0, 8.0), (1.0, 9.0), (2.0, 13.0)];
+    for (second, (busy_seconds, slot_seconds)) in (1..).zip(seconds) {
         if second == 4 {
             live.take().into_iter().for_each(|live| bench.engine.end_session(&live, ms(3_500)));
         }
         bench.engine.tick(s(second));
         let utilization = bench.engine.pools(s(second)).remove(0).utilization.unwrap();
-        let expected = f64::from(u32::try_from(second).unwrap()) / slot_seconds;
+        let expected = busy_seconds / slot_seconds;
         assert!((utilization - expected).abs() < 1e-9, "second {second}: {utilization}");
         if second == 1 {
             live = Some(bench.session(2, 2, s(1)));
