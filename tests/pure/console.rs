@@ -8,11 +8,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::docs::keep_each;
 
 struct Console {
     directory: TempDir,
@@ -113,16 +115,5 @@ fn play(file: &str) -> (String, String) {
 
 #[test]
 fn prints_as_each_scenario_has_it() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/console");
-    let mut differing = String::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let (renewed, differs) = play(&fs::read_to_string(&path).unwrap());
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(&path, renewed).unwrap();
-        } else if !differs.is_empty() {
-            differing += &format!("{}:\n{differs}", path.display());
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
+    keep_each("tests/pure/console", |_, file| play(file));
 }

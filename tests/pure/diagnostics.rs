@@ -6,14 +6,12 @@
 //! lines of an input, `=` its problems: line, column, `warning:` unless it is an error, the message, and the
 //! help in brackets.
 
-use std::fs;
-use std::path::Path;
-
 use tidegate::cli::replay::play;
 use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Problem, changes, read_text};
 
+use crate::docs::keep_each;
 use crate::problems::folder;
 
 const FILE: &str = "rules.yaml";
@@ -129,11 +127,8 @@ fn read_again(file: &str, read: fn(&str) -> Vec<String>) -> (String, String) {
 
 #[test]
 fn reports_recorded_errors_and_warnings() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/diagnostics");
-    let mut differing = String::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let read = match path.file_name().unwrap().to_str().unwrap() {
+    keep_each("tests/pure/diagnostics", |name, file| {
+        let read = match name {
             "settings.txt" => read_settings,
             "changes.txt" => read_changes,
             "meanings.txt" => read_meanings,
@@ -141,13 +136,6 @@ fn reports_recorded_errors_and_warnings() {
             "traces.txt" => read_trace,
             _ => read_rules,
         };
-        let file = fs::read_to_string(&path).unwrap();
-        let (renewed, differs) = read_again(&file, read);
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(&path, renewed).unwrap();
-        } else if !differs.is_empty() {
-            differing += &format!("{}:\n{differs}", path.display());
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
+        read_again(file, read)
+    });
 }
