@@ -323,6 +323,11 @@ fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &en
     }
     reply.rate = decision.rate.filter(|_| !reply.hide);
     reply.blocked = decision.blocked;
+    if decision.blocked {
+        // Whatever a blocked caller has left, nothing passes before the end of the block.
+        (reply.remaining, reply.reset_us) =
+            (reply.remaining.and(Some(0)), reply.reset_us.and(reply.retry_us));
+    }
     let digest = decision.refused_key().filter(|_| !reply.hide).map(|key| key.to_hex());
     reply.digest = digest.as_deref();
     reply.rule = decision.rule_name();
