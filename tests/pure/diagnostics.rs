@@ -1,5 +1,5 @@
 //! Errors and warnings of rules files, settings and traces as users read them, the meaning of rules in
-//! `meanings.txt`, and the differences of two versions in `changes.txt`. The files in `diagnostics/` have
+//! `meanings.txt`, of several files in `files.txt`, and the differences of two versions in `changes.txt`. The files in `diagnostics/` have
 //! inputs and all output for each; `UPDATE_DOCS=1 cargo test --test pure diagnostics` rewrites them.
 //!
 //! `#` begins a section, `|` has the lines of its template, in which `…` stands for an input. `>` has the
@@ -48,6 +48,20 @@ fn read_rows(text: &str) -> Vec<String> {
     let loaded = tidegate::rules::read(folder(&[(FILE, &*rules), ("t.csv", table)]).path());
     assert_eq!(loaded.domains.is_empty(), loaded.has_errors(), "a domain with errors is absent:\n{text}");
     loaded.problems.iter().map(|problem| shown(problem, table)).collect()
+}
+
+/// `@` names a file, the lines behind it are its text. Their problems, then the domains with their rules, and those
+/// without.
+fn read_files(text: &str) -> Vec<String> {
+    let files = text.split("@ ").skip(1).map(|file| file.split_once('\n').unwrap());
+    let directory = folder(&files.collect::<Vec<_>>());
+    let loaded = tidegate::rules::read(directory.path());
+    let directory = directory.path().display().to_string();
+    let problems = loaded.problems.iter().map(|problem| problem.to_string().replace(&directory, "."));
+    let domains = crate::rules::shown(&loaded.domains);
+    let without = loaded.failed.iter().map(|name| format!("without {name}"));
+    let all = problems.chain((!domains.is_empty()).then_some(domains)).chain(without);
+    all.map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// The third line of a trace.
@@ -132,6 +146,7 @@ fn reports_recorded_errors_and_warnings() {
             "settings.txt" => read_settings,
             "changes.txt" => read_changes,
             "meanings.txt" => read_meanings,
+            "files.txt" => read_files,
             "rows.txt" => read_rows,
             "traces.txt" => read_trace,
             _ => read_rules,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::rules::shed::{FleetReserve, Workers};
 use tidegate::rules::{Domain, ListKind, Loaded, Mode, Selection, read, read_text};
 
-use super::problems::{folder, has};
+use super::problems::folder;
 use super::quotas::quota;
 
 fn good(text: &str) -> Arc<Domain> {
@@ -88,40 +88,9 @@ fn priority_is_requested_or_first_match_or_last() {
 }
 
 #[test]
-fn rejects_second_priorities_section() {
-    let loaded = read_files(&[
-        "domain: api\npriorities: [a, b]\n",
-        "domain: web\npriorities: [c]\n",
-        "domain: api\n\npriorities: [a]\nprioritize: [{priority: b}]\n",
-    ]);
-    let [problem] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
-    let found = problem.to_string();
-    has(&found, &["a second `priorities` in the domain", "2.yaml:3:13", "0.yaml:2:13"]);
-    assert_eq!(loaded.failed, [Box::from("api")]);
-    // They may be in the unreadable file: only its own fault is reported.
-    let loaded = read_files(&["domain: api\npriorities: [a\n", "domain: api\nprioritize: [{priority: b}]\n"]);
-    assert_eq!(loaded.problems.len(), 1, "{:#?}", loaded.problems);
-}
-
-#[test]
 fn entry_without_conditions_matches_every_request() {
     let domain = good("domain: api\nexempt: [{name: e}]\n");
     assert_eq!(matching(&domain, &[]), "-e");
-}
-
-#[test]
-fn keeps_file_order_with_limits_and_shared_fields() {
-    let text = "domain: api\nconcurrency:\n- {name: a, match: {job: export}, key: [{attribute: org, lowercase: true}], max: 2, mode: shadow, \
-                help: see, advertise: false, warn_at: 50%, show_keys: [org], scope: host}\nlimits:\n- {name: b, key: [], rate: 1/s}\n";
-    let loaded = read_text("rules.yaml", text);
-    assert_eq!(loaded.problems, []);
-    let rules = loaded.domains[0].rules();
-    let names: Vec<_> = rules.iter().map(|rule| (&*rule.name, rule.expires.is_some())).collect();
-    assert_eq!(names, [("a", true), ("b", false)]);
-    let a = &rules[0];
-    let fields = (a.mode.name(), a.help.as_deref(), a.advertise, a.warn_at);
-    assert_eq!(fields, ("shadow", Some("see"), false, Some(500)));
-    assert!(a.key[0].transform.lowercase && a.conditions.len() == 1 && *a.show_keys[0] == *"org");
 }
 
 #[test]
@@ -136,18 +105,6 @@ fn accepts_priorities_in_another_file() {
     assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
     assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
     assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
-    // They may be in an unreadable file: possible entries there are not reported.
-    write("b.yaml", "domain: api\npriorities: [high, low\n");
-    let loaded = read(directory.path());
-    let [unreadable] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
-    assert!(unreadable.position.file.ends_with("b.yaml"), "{unreadable}");
-    write("b.yaml", "domain: api\npriorities: [high, low, lowest]\n");
-    // Wrong in one file, and reported for the other as well.
-    write("c.yaml", "domain: api\nlimits: [x]\n");
-    write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: lo}}]\n");
-    let loaded = read(directory.path());
-    let found: Vec<_> = loaded.problems.iter().map(|problem| &*problem.message).collect();
-    assert_eq!(found, ["unknown priority `lo` in `for`", "a rule is a mapping, not a text"]);
 }
 
 #[test]

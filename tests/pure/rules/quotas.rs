@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::limit::{Quota, TickScale};
-use tidegate::rules::{Allowance, Limit, Mode, OverTreatment, RefusedCost, Rule, read_text};
+use tidegate::rules::{Allowance, Limit, OverTreatment, RefusedCost, Rule, read_text};
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -77,23 +77,6 @@ fn rules(fields: &str) -> Vec<Rule> {
 }
 
 #[test]
-fn window_ends_at_midnight_of_its_zone() {
-    let quota = |fields: &str| match rule(fields).limit.quota().unwrap() {
-        Quota::FixedWindow(quota) => quota.clone(),
-        other => panic!("{other:?}"),
-    };
-    let utc = quota("rate: 5/day, algorithm: fixed_window");
-    for other in ["timezone: UTC", "align: utc", "timezone: Etc/UTC"] {
-        let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert_eq!(utc.describe_windows(), other.describe_windows());
-    }
-    for other in ["timezone: Europe/Berlin", "align: first"] {
-        let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert_ne!(utc.describe_windows(), other.describe_windows());
-    }
-}
-
-#[test]
 fn equal_overrides_share_one_number() {
     let rule = rule(
         "rate: 10/s, burst: 50, over: {soft: 10%}, max_debt: 7, overrides: [\
@@ -134,21 +117,4 @@ fn all_rates_of_a_rule_share_one_scale() {
     assert_eq!(scales("rate: 11/s, over: {elastic: 30%}"), [ticks(33), ticks(33)]);
     let many = "rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]";
     assert_eq!(scales(many), [TickScale::FINEST; 3]);
-}
-
-#[test]
-fn candidate_is_a_named_rule() {
-    let rule = |mode: &str| format!("  - {{name: a, key: [], rate: 9/h, candidate: {{rate: 1/h}}{mode}}}\n");
-    for (mode, of_candidate) in
-        [("", Mode::Shadow), (", mode: shadow", Mode::Shadow), (", mode: disabled", Mode::Disabled)]
-    {
-        let loaded = read_text("a.yaml", &format!("domain: api\nlimits:\n{}", rule(mode)));
-        let [own, candidate] = loaded.domains[0].rules() else { panic!("{loaded:?}") };
-        assert_eq!((&*own.name, &*candidate.name, candidate.mode), ("a", "a@candidate", of_candidate));
-        assert!(!candidate.advertise && candidate.key == own.key);
-    }
-    let taken = "domain: api\nlimits:\n- {name: a@candidate, key: [], rate: 1/s}\n- {name: a, key: [], rate: 2/s, candidate: {rate: 1/s}}\n";
-    let loaded = read_text("a.yaml", taken);
-    let found = loaded.problems[0].to_string();
-    assert!(found.starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"), "{found}");
 }
