@@ -7,7 +7,6 @@ mod fleet;
 mod keys;
 mod library;
 mod links;
-mod lists;
 mod quotas;
 mod reference;
 mod tables;

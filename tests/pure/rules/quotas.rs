@@ -1,9 +1,14 @@
-//! The meaning of quota fields: algorithms, `over`, overrides in a list, shadow rules.
+//! The meaning of quota fields, overrides in a list and `shed`; the published limiters. `diagnostics/meanings.txt` has
+//! the fields of more rules.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use tidegate::limit::{Quota, TickScale};
-use tidegate::rules::{Allowance, Limit, OverTreatment, RefusedCost, Rule, read_text};
+use tidegate::rules::shed::{FleetReserve, Workers};
+use tidegate::rules::{Allowance, Limit, Mode, OverTreatment, RefusedCost, Rule, read, read_text};
+
+use super::problems::folder;
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -117,4 +122,31 @@ fn all_rates_of_a_rule_share_one_scale() {
     assert_eq!(scales("rate: 11/s, over: {elastic: 30%}"), [ticks(33), ticks(33)]);
     let many = "rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]";
     assert_eq!(scales(many), [TickScale::FINEST; 3]);
+}
+
+#[test]
+fn accepts_priorities_in_another_file() {
+    let reserve = "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: low}}]\n";
+    let priorities = "domain: api\npriorities: [high, low, lowest]\nshed: [{pool: jobs, brake: {}}]\n";
+    let loaded = read(folder(&[("a.yaml", reserve), ("b.yaml", priorities)]).path());
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let sheds = loaded.domains[0].sheds();
+    assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
+    assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
+    assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
+}
+
+#[test]
+fn example_matches_four_published_limiters() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
+    let loaded = read(&path);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let numbers: Vec<_> = domain.rules().iter().map(|rule| quota(rule.limit.quota().unwrap())).collect();
+    assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
+    assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
+    let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
+    assert_eq!(web.fleet, Some(FleetReserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.workers, Some(Workers::default()));
+    assert_eq!(domain.priorities().join(" "), "critical post get test");
 }
