@@ -126,23 +126,3 @@ fn uses_host_count_of_daemon_by_default() {
     daemon.join().unwrap();
     has(&text, &["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"]);
 }
-
-#[test]
-fn region_setting_scales_budget() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/views/region");
-    let [whole, part] = ["rules.yaml", "tidegate.yaml"].map(|file| {
-        let (text, _) = check_fleet(&folder.join(file), 0, OutputFormat::Json);
-        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let limit = |rule: &serde_json::Value| (rule["limit"].as_u64(), rule["fleet"]["region"].clone());
-        [0, 5, 8].map(|rule| limit(&json["domains"][0]["rules"][rule]))
-    });
-    let none = serde_json::Value::Null;
-    assert_eq!(whole, [(Some(1_000), none.clone()), (Some(12), none.clone()), (Some(8), none.clone())]);
-    let region = |burst: Option<u32>, max: Option<u32>| {
-        let rate = burst.map(|burst| format!("{burst}/s"));
-        serde_json::json!({"weight_permille": 750, "rate": rate, "burst": burst, "max": max})
-    };
-    let expected =
-        [(Some(750), region(Some(1_000), None)), (Some(9), region(None, Some(12))), (Some(8), none)];
-    assert_eq!(part, expected);
-}

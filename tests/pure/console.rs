@@ -70,8 +70,9 @@ impl Console {
 
 /// The members of a value, as `a 1, b.c "text"`.
 fn picked(value: &Value, members: &str) -> String {
-    let member =
-        |name: &str| format!("{name} {}", value.pointer(&format!("/{}", name.replace('.', "/"))).unwrap());
+    let member = |name: &str| {
+        format!("{name} {}", value.pointer(&format!("/{}", name.replace('.', "/"))).unwrap_or(&Value::Null))
+    };
     members.split(' ').map(member).collect::<Vec<_>>().join(", ")
 }
 

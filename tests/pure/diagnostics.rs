@@ -72,6 +72,11 @@ fn read_trace(line: &str) -> Vec<String> {
     play(trace, rules, None, false).err().into_iter().collect()
 }
 
+fn read_access_line(line: &str) -> Vec<String> {
+    let rules = read_text(FILE, "domain: api\n").domains;
+    play(line.trim_end().into(), rules, Some("api"), true).err().into_iter().collect()
+}
+
 /// The changes from the rules before the arrow to those after it.
 fn read_changes(text: &str) -> Vec<String> {
     let (before, after) = text.split_once("→\n").unwrap();
@@ -147,6 +152,7 @@ fn reports_recorded_errors_and_warnings() {
             "changes.txt" => read_changes,
             "meanings.txt" => read_meanings,
             "files.txt" => read_files,
+            "access_lines.txt" => read_access_line,
             "rows.txt" => read_rows,
             "traces.txt" => read_trace,
             _ => read_rules,
