@@ -18,8 +18,8 @@ const USER: &str = "key: [user], rate: 1/s";
 
 /// The allowances, and for each request the number of its allowance.
 #[track_caller]
-fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str)], u32)]) {
-    let loaded = load(fields, table.as_bytes());
+fn check(table: &str, allowances: &str, requests: &[(&[(&str, &str)], u32)]) {
+    let loaded = load(USER, table.as_bytes());
     assert!(!loaded.has_errors(), "{table}\n{:#?}", loaded.problems);
     let domain = &loaded.domains[0];
     assert_eq!(limit(&domain.rules()[0].limit), allowances, "{table}");
@@ -33,36 +33,18 @@ fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str
 }
 
 #[test]
-fn change_of_any_number_in_table_is_reported() {
-    let read = |table: &str| load(USER, table.as_bytes()).domains;
-    let before = "user,rate,burst\nann,5/s,5\nben,7/s,7\n";
-    assert_eq!(changes(&read(before), &read(before)), [] as [&str; 0]);
-    for (old, new) in [("5/s", "6/s"), ("ben,7/s,7", "ben,7/s,8"), ("ann", "eve"), ("ben,7/s,7", "ben,5/s,5")]
-    {
-        let changes = changes(&read(before), &read(&before.replace(old, new)));
-        let is_one = matches!(&*changes, [one] if one.starts_with("api/a: overrides 2 rows ("));
-        assert!(is_one, "{new}: {changes:?}");
-    }
-    // The rule's own rate is reported alone.
-    let own = load("key: [user], rate: 2/s", before.as_bytes()).domains;
-    assert_eq!(changes(&read(before), &own), ["api/a: rate 1/s → 2/s, burst 1 → 2"]);
-}
-
-#[test]
 fn table_sets_quota_of_each_key() {
     let user = [("user", "ann")];
     let other = [("user", "ben")];
-    check(USER, "user,rate\nann,5/s\n", "1/s burst 1 | 5/s burst 5", &[(&user, 1), (&other, 0)]);
+    check("user,rate\nann,5/s\n", "1/s burst 1 | 5/s burst 5", &[(&user, 1), (&other, 0)]);
     // Columns in any order, a burst or none, equal terms once, no limit at all.
     check(
-        USER,
         "burst,rate,user\n,5/s,ann\n7,5/s,ben\n,5/s,cleo\n,unlimited,dan\n",
         "1/s burst 1 | 5/s burst 5 | 5/s burst 7 | unlimited",
         &[(&user, 1), (&other, 2), (&[("user", "cleo")], 1), (&[("user", "dan")], 3)],
     );
     // A byte order mark, other line ends, empty lines, quotes, no line end at the end.
     check(
-        USER,
         "\u{feff}user,rate\r\n\r\n\"Smith, \"\"J\"\"\",5/s\r\n\"two\nlines\",6/s\r\n\" ann \",7/s",
         "1/s burst 1 | 5/s burst 5 | 6/s burst 6 | 7/s burst 7",
         &[
@@ -73,7 +55,7 @@ fn table_sets_quota_of_each_key() {
         ],
     );
     // No rows at all.
-    check(USER, "user,rate\n", "1/s burst 1", &[(&user, 0)]);
+    check("user,rate\n", "1/s burst 1", &[(&user, 0)]);
 }
 
 #[test]
@@ -102,18 +84,6 @@ fn finds_only_whole_keys_among_thousands() {
     }
     let twice = load(fields, format!("{table}org-7,u,1/s\n").as_bytes());
     assert!(twice.problems[0].help.ends_with("the first is on line 9"), "{:#?}", twice.problems);
-}
-
-#[test]
-fn table_applies_to_candidate() {
-    let loaded = load(
-        "key: [user], rate: 1/s, candidate: {algorithm: sliding_log, rate: 2/s}",
-        b"user,rate,burst\nann,5/s,9\nben,unlimited,\n",
-    );
-    let rule = &loaded.domains[0].rules()[0];
-    assert_eq!(limit(&rule.limit), "1/s burst 1 | 5/s burst 9 | unlimited");
-    assert_eq!(limit(&loaded.domains[0].rules()[1].limit), "2 log 1s | 5 log 1s | unlimited");
-    assert_eq!(rule.overrides.as_ref().unwrap().file.as_deref(), Some("t.csv"));
 }
 
 #[test]
