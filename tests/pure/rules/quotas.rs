@@ -69,16 +69,10 @@ pub(super) fn limit(limit: &Limit) -> String {
 /// The one rule of a file that has no errors.
 #[track_caller]
 pub(super) fn rule(fields: &str) -> Rule {
-    rules(fields).swap_remove(0)
-}
-
-/// The rule and its shadow rule, if it has one.
-#[track_caller]
-fn rules(fields: &str) -> Vec<Rule> {
     let text = format!("domain: api\nlimits:\n  - {{name: a, key: [u], {fields}}}\n");
     let loaded = read_text("rules.yaml", &text);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-    loaded.domains[0].rules().to_vec()
+    loaded.domains[0].rules()[0].clone()
 }
 
 #[test]
