@@ -35,14 +35,6 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn says_that_rules_of_wrong_settings_were_not_read() {
-    let (_directory, path) = file("tidegate.yaml", "rules: rules\nsocket: {mod: 7}\n");
-    let (text, fine) = check(&path);
-    let end = "./tidegate.yaml: 1 error, 0 warnings; the rules were not read\n";
-    assert!(!fine && text.ends_with(end), "{text}");
-}
-
-#[test]
 fn checks_rules_named_by_settings_file() {
     let (directory, path) = file(
         "tidegate.yaml",
@@ -57,10 +49,6 @@ fn checks_rules_named_by_settings_file() {
     assert!(fine);
     assert!(text.contains("redis://10.0.0.1:6379 is plain text beyond this host"), "{text}");
     assert!(text.ends_with("./tidegate.yaml, ./rules: 1 domain, 1 rule; 0 errors, 2 warnings\n"), "{text}");
-
-    let (_directory, path) = file("tidegate.yaml", "threads: none\n");
-    let (text, fine) = check(&path);
-    assert!(!fine && text.contains("tidegate.yaml:1:10"), "{text}");
 }
 
 #[test]
@@ -84,13 +72,6 @@ fn warns_of_files_without_a_usable_content() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-}
-
-#[test]
-fn missing_path_is_an_error() {
-    let (directory, _) = file("unused", "");
-    let (text, fine) = check(&directory.path().join("rules"));
-    assert!(!fine && text.contains("cannot read the rules: No such file"), "{text}");
 }
 
 #[test]
@@ -122,31 +103,6 @@ fn fleet_rules() -> tempfile::TempDir {
 }
 
 #[test]
-fn reports_local_limits_without_redis_or_secret() {
-    let folder = fleet_rules();
-    let settings = folder.path().join("tidegate.yaml");
-    let said = |text: &str| {
-        fs::write(&settings, text).unwrap();
-        check_fleet(&settings, 0, OutputFormat::Text)
-    };
-    let (text, fine) = said("rules: rules.yaml\n");
-    let alone = "`tenant` and 4 more with `scope: fleet`, and no `redis`: each host limits by itself";
-    assert!(fine && text.contains(alone) && text.contains("0 errors, 1 warning\n"), "{text}");
-    let (text, fine) = said("rules: rules.yaml\nredis: {url: redis://127.0.0.1}\n");
-    let without = "`redis` without `fleet_secret_files`: each host limits by itself";
-    assert!(fine && text.contains(without) && !text.contains(alone), "{text}");
-    let (text, fine) =
-        said("rules: rules.yaml\nredis: {url: redis://127.0.0.1, fleet_secret_files: [none]}\n");
-    assert!(!fine && text.contains("cannot read the fleet secret") && text.contains("head -c 32"), "{text}");
-    // Rules may be checked without settings.
-    let (text, _) = check_fleet(&folder.path().join("rules.yaml"), 0, OutputFormat::Text);
-    assert!(!text.contains("no `redis`"), "{text}");
-    // The settings of a domain apply to its rules.
-    let (text, _) = said("rules: rules.yaml\ndomains: {api: {scope: fleet}}\n");
-    assert!(text.contains("`tenant` and 5 more"), "{text}");
-}
-
-#[test]
 fn uses_host_count_of_daemon_by_default() {
     let folder = fleet_rules();
     let settings = folder.path().join("tidegate.yaml");
@@ -169,24 +125,4 @@ fn uses_host_count_of_daemon_by_default() {
     let (text, _) = check_fleet(&settings, 0, OutputFormat::Text);
     daemon.join().unwrap();
     has(&text, &["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"]);
-}
-
-#[test]
-fn region_setting_scales_budget() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/views/region");
-    let [whole, part] = ["rules.yaml", "tidegate.yaml"].map(|file| {
-        let (text, _) = check_fleet(&folder.join(file), 0, OutputFormat::Json);
-        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let limit = |rule: &serde_json::Value| (rule["limit"].as_u64(), rule["fleet"]["region"].clone());
-        [0, 5, 8].map(|rule| limit(&json["domains"][0]["rules"][rule]))
-    });
-    let none = serde_json::Value::Null;
-    assert_eq!(whole, [(Some(1_000), none.clone()), (Some(12), none.clone()), (Some(8), none.clone())]);
-    let region = |burst: Option<u32>, max: Option<u32>| {
-        let rate = burst.map(|burst| format!("{burst}/s"));
-        serde_json::json!({"weight_permille": 750, "rate": rate, "burst": burst, "max": max})
-    };
-    let expected =
-        [(Some(750), region(Some(1_000), None)), (Some(9), region(None, Some(12))), (Some(8), none)];
-    assert_eq!(part, expected);
 }

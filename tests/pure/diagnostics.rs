@@ -1,19 +1,17 @@
 //! Errors and warnings of rules files, settings and traces as users read them, the meaning of rules in
-//! `meanings.txt`, and the differences of two versions in `changes.txt`. The files in `diagnostics/` have
+//! `meanings.txt`, of several files in `files.txt`, and the differences of two versions in `changes.txt`. The files in `diagnostics/` have
 //! inputs and all output for each; `UPDATE_DOCS=1 cargo test --test pure diagnostics` rewrites them.
 //!
 //! `#` begins a section, `|` has the lines of its template, in which `…` stands for an input. `>` has the
 //! lines of an input, `=` its problems: line, column, `warning:` unless it is an error, the message, and the
 //! help in brackets.
 
-use std::fs;
-use std::path::Path;
-
 use tidegate::cli::replay::play;
 use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Problem, changes, read_text};
 
+use crate::docs::keep_each;
 use crate::problems::folder;
 
 const FILE: &str = "rules.yaml";
@@ -52,12 +50,31 @@ fn read_rows(text: &str) -> Vec<String> {
     loaded.problems.iter().map(|problem| shown(problem, table)).collect()
 }
 
+/// `@` names a file, the lines behind it are its text. Their problems, then the domains with their rules, and those
+/// without.
+fn read_files(text: &str) -> Vec<String> {
+    let files = text.split("@ ").skip(1).map(|file| file.split_once('\n').unwrap());
+    let directory = folder(&files.collect::<Vec<_>>());
+    let loaded = tidegate::rules::read(directory.path());
+    let directory = directory.path().display().to_string();
+    let problems = loaded.problems.iter().map(|problem| problem.to_string().replace(&directory, "."));
+    let domains = crate::rules::shown(&loaded.domains);
+    let without = loaded.failed.iter().map(|name| format!("without {name}"));
+    let all = problems.chain((!domains.is_empty()).then_some(domains)).chain(without);
+    all.map(|line| line.trim_end().to_owned()).collect()
+}
+
 /// The third line of a trace.
 fn read_trace(line: &str) -> Vec<String> {
     let good = r#"{"t": 1, "domain": "api", "descriptors": [["user", "u1"]], "id": 1}"#;
     let trace = format!("{good}\n\n{line}{good}\n").into_bytes();
     let rules = read_text(FILE, "domain: api\nlimits: [{name: a, key: [user], rate: 2/s}]\n").domains;
     play(trace, rules, None, false).err().into_iter().collect()
+}
+
+fn read_access_line(line: &str) -> Vec<String> {
+    let rules = read_text(FILE, "domain: api\n").domains;
+    play(line.trim_end().into(), rules, Some("api"), true).err().into_iter().collect()
 }
 
 /// The changes from the rules before the arrow to those after it.
@@ -129,25 +146,17 @@ fn read_again(file: &str, read: fn(&str) -> Vec<String>) -> (String, String) {
 
 #[test]
 fn reports_recorded_errors_and_warnings() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/diagnostics");
-    let mut differing = String::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let read = match path.file_name().unwrap().to_str().unwrap() {
+    keep_each("tests/pure/diagnostics", |name, file| {
+        let read = match name {
             "settings.txt" => read_settings,
             "changes.txt" => read_changes,
             "meanings.txt" => read_meanings,
+            "files.txt" => read_files,
+            "access_lines.txt" => read_access_line,
             "rows.txt" => read_rows,
             "traces.txt" => read_trace,
             _ => read_rules,
         };
-        let file = fs::read_to_string(&path).unwrap();
-        let (renewed, differs) = read_again(&file, read);
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(&path, renewed).unwrap();
-        } else if !differs.is_empty() {
-            differing += &format!("{}:\n{differs}", path.display());
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
+        read_again(file, read)
+    });
 }

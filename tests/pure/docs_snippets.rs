@@ -1,11 +1,15 @@
-//! The rules in the documentation are free of errors, as users copy them.
+//! The rules in the documentation are free of errors, as users copy them; its explanations are those of the program, and
+//! its tests and those beside the code pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use tidegate::rules::read_text;
+
+use crate::problems::folder;
 
 /// A block of rules, and the line of the page above it.
 struct Snippet {
@@ -70,4 +74,61 @@ fn finds_snippets() {
     assert!(["README.md", "docs/rules.md"].iter().all(|name| !snippets(&pages()[*name]).is_empty()));
     let wrong = "text\n```yaml\ndomain: a\nlimits:\n  - {name: b, key: [], rate: 1/sec}\n```\n";
     assert!(errors("p.md", wrong).starts_with("p.md:5: unknown unit `sec`"), "{}", errors("p.md", wrong));
+}
+
+#[test]
+fn docs_show_printed_explanation() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/testing-rules.md")).unwrap();
+    let shown = page.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let mut compared = 0;
+    for (command, output) in shown.filter_map(|block| block.split_once('\n')) {
+        // Truncated output, or output for other rules, is left to other tests.
+        let whole = output.strip_suffix("…\n");
+        let Some(arguments) = command.strip_prefix("$ tidegate ").filter(|line| !line.contains("stricter"))
+        else {
+            continue;
+        };
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let printed = program.args(arguments.split(' ')).current_dir(root).output().unwrap().stdout;
+        let printed = String::from_utf8(printed).unwrap();
+        match whole {
+            Some(start) => assert!(printed.starts_with(start), "{printed}"),
+            None => assert_eq!(printed, output),
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 3);
+}
+
+/// `tidegate test` in a directory: standard output, and everything.
+fn test(directory: &Path, file: &str) -> (String, String) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let output = program.args(["test", file]).current_dir(directory).output().unwrap();
+    (String::from_utf8(output.stdout.clone()).unwrap(), format!("{output:?}"))
+}
+
+#[test]
+fn test_of_the_docs_passes() {
+    let page = include_str!("../../docs/testing-rules.md");
+    let example = page.split("```yaml\n").find(|block| block.starts_with("  - name: two exports at a time"));
+    let example = example.unwrap().split("```").next().unwrap();
+    let directory = folder(&[("tests.yaml", format!("tests:\n{example}"))]);
+    let (out, all) = test(directory.path(), "tests.yaml");
+    assert_eq!(out, "1 test, 9 requests: all as expected\n", "{all}");
+}
+
+#[test]
+fn examples_of_tests_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The worked examples of the literature explain their format.
+    let files =
+        ["config/tests/api.yaml", "tests/pure/replay/leases.yaml", "tests/pure/literature/examples.yaml"];
+    for (file, tests_min) in files.into_iter().zip([1, 3, 21]) {
+        let tests = fs::read_to_string(root.join(file)).unwrap().matches("- name: ").count();
+        let (out, all) = test(root, file);
+        assert!(out.ends_with(": all as expected\n"), "{all}");
+        let first = format!("{tests} test{}, ", if tests == 1 { "" } else { "s" });
+        assert!(tests >= tests_min && out.starts_with(&first), "{file}: {out}");
+    }
 }

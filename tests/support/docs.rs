@@ -25,4 +25,23 @@ pub(crate) fn keep_part(name: &str, part: &str, test: &str) {
     keep(name, &format!("{before}{mark}{part}{END}{after}"), test);
 }
 
+/// Plays each text in a directory again. `play` returns the text with the current answers, and what differs.
+pub(crate) fn keep_each(directory: &str, play: impl Fn(&str, &str) -> (String, String)) {
+    let mut differing = String::new();
+    for entry in fs::read_dir(path(directory)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let (renewed, differs) = play(name, &fs::read_to_string(&path).unwrap());
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&path, renewed).unwrap();
+        } else if !differs.is_empty() {
+            differing += &format!("{}:\n{differs}", path.display());
+        }
+    }
+    assert!(differing.is_empty(), "{differing}");
+}
+
 const END: &str = "<!-- end -->\n";

@@ -136,43 +136,6 @@ proptest! {
     }
 }
 
-#[test]
-fn compares_values_as_whole_texts() {
-    // `value: ""` means no value: the bare key.
-    check(&file(&["key: a, value: '', !"]), &[("a=", "a"), ("a=x", "a")]);
-    check(&file(&["key: a, value: ~, !"]), &[("a=", "a"), ("a=x", "a")]);
-    let values = "5 yes 010 1_000 true 0x1F 1.50 2001-12-14 'null' 9223372036854775808 /v1/été".split(' ');
-    let nodes: Vec<String> = values.map(|value| format!("key: n, value: {value}, !")).collect();
-    let mut nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-    nodes.push("key: 7, !");
-    check(
-        &file(&nodes),
-        &[
-            ("n=5", "n_5"),
-            ("n=05", "-"),
-            // Trap: YAML 1.1 reads these as a boolean and an octal number; here and there the text counts.
-            ("n=yes", "n_yes"),
-            ("n=Yes", "-"),
-            ("n=true", "n_true"),
-            ("n=010", "n_010"),
-            ("n=8", "-"),
-            ("n=1_000", "n_1_000"),
-            ("n=1000", "-"),
-            ("n=0x1F", "n_0x1F"),
-            ("n=31", "-"),
-            ("n=1.50", "n_1.50"),
-            ("n=1.5", "-"),
-            ("n=2001-12-14", "n_2001-12-14"),
-            ("n=null", "n_null"),
-            ("n=", "-"),
-            ("n=9223372036854775808", "n_9223372036854775808"),
-            ("7=x", "7"),
-            ("n=/v1/été", "n__v1_été"),
-            ("n=/v1/ete", "-"),
-        ],
-    );
-}
-
 /// Matches a value longer than a request can carry, without a panic.
 #[test]
 fn matches_value_longer_than_a_request() {

@@ -6,7 +6,6 @@ mod callers;
 mod fleet;
 mod ledger;
 mod model;
-mod oversized;
 mod reload;
 mod scenarios;
 mod slots;

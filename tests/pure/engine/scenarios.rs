@@ -10,8 +10,6 @@ mod fleet;
 mod operators;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -25,6 +23,7 @@ use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, at, charge_of, shown};
 use super::engines::{SECOND, options};
+use crate::docs::keep_each;
 
 pub(super) struct Stage {
     pub(super) bench: Bench,
@@ -434,19 +433,5 @@ fn play(file: &str) -> (String, String) {
 
 #[test]
 fn answers_as_each_scenario_has_them() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pure/engine/scenarios");
-    let mut differing = String::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "txt") {
-            continue;
-        }
-        let (renewed, differs) = play(&fs::read_to_string(&path).unwrap());
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(&path, renewed).unwrap();
-        } else if !differs.is_empty() {
-            differing += &format!("{}:\n{differs}", path.display());
-        }
-    }
-    assert!(differing.is_empty(), "{differing}");
+    keep_each("tests/pure/engine/scenarios", |_, file| play(file));
 }

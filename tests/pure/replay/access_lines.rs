@@ -1,8 +1,7 @@
-//! Access lines as Apache and nginx write them, and as scanners leave them. `fuzz` has lines of any bytes.
+//! Access lines as Apache and nginx write them, and as scanners leave them. `diagnostics/access_lines.txt`
+//! has lines that are no request, `fuzz` lines of any bytes.
 
 use serde_json::{Value, json};
-use tidegate::cli::replay::play;
-use tidegate::rules::read_text;
 
 use super::support::{Files, decisions_of};
 
@@ -86,32 +85,6 @@ fn parses_fields_as_servers_write_them() {
         ("ip", &|status| format!(r#"192.0.2.1 - - {TIME} "{get}" {status} 17"#), Some("192.0.2.1")),
         ("user_agent", &|status| line("-", get, "x")(status) + " 0.003 \"203.0.113.9\"\r", Some("x")),
     ]);
-}
-
-#[test]
-fn reports_lines_that_are_no_request() {
-    let with = |request: &str| format!(r#"192.0.2.1 - - {TIME} "{request}" 400 0 "-" "-""#);
-    let table = [
-        ("host.example - - x".into(), "does not begin with an IP address but with `host.example`"),
-        ("192.0.2.1 - -".into(), "no time in brackets"),
-        ("192.0.2.1 - - [10/Oct/2000:13:55:36]".into(), "no time in brackets"),
-        ("192.0.2.1 - - [31/Feb/2000:13:55:36 +0000] \"".into(), "no time in brackets"),
-        (format!("192.0.2.1 - - {TIME} GET"), "a quoted text has no end"),
-        (format!("192.0.2.1 - - {TIME} \"GET / HTTP/1.1"), "a quoted text has no end"),
-        (with("-"), "the request is not METHOD PATH PROTOCOL but `-`"),
-        (with(""), "the request is not METHOD PATH PROTOCOL but ``"),
-        (with(r"\x16\x03\x01"), "the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`"),
-        (with("GET HTTP/1.1"), "the request is not METHOD PATH PROTOCOL but `GET HTTP/1.1`"),
-        (with("GET /"), "the request is not METHOD PATH PROTOCOL but `GET /`"),
-        (with("G(T / HTTP/1.1"), "the request is not METHOD PATH PROTOCOL"),
-        (format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" - 0"#), "no status of three digits"),
-        (format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" 200 0 "-" "cut"#), "a quoted text has no end"),
-    ];
-    let rules = read_text("api.yaml", "domain: api\n").domains;
-    for (line, expected) in table {
-        let wrong = play(line.clone().into_bytes(), rules.clone(), Some("api"), true).expect_err(&line);
-        assert!(wrong.starts_with(&format!("line 1: {expected}")), "{line}: {wrong}");
-    }
 }
 
 #[test]

@@ -2,10 +2,8 @@
 
 mod access_lines;
 mod combined;
-mod compare;
-mod reload;
+mod lines;
 mod report;
 mod shedding;
 mod suggest;
-mod summary;
 mod support;

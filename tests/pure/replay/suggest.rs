@@ -137,49 +137,6 @@ fn predicted_refusals_match_replay_of_written_rules() {
 }
 
 #[test]
-fn reports_bad_arguments_with_help() {
-    let one: String = (0..30).map(|second| hit(&second.to_string(), "u1")).collect();
-    let two = hit("0", "u1") + &hit("1", "u2");
-    let domains = hit("0", "u1") + &hit("1", "u2").replace("api", "web");
-    let files = Files::new(&[
-        ("known.jsonl", &known()),
-        ("empty.jsonl", ""),
-        ("peeks.jsonl", &known().replace("\"domain\"", "\"op\": \"peek\", \"domain\"")),
-        ("one.jsonl", &one),
-        ("short.jsonl", &two),
-        ("domains.jsonl", &domains),
-        ("bad.jsonl", &(two.clone() + "nonsense\n")),
-        ("there.yaml", "domain: mine\n"),
-    ]);
-    let table: &[(&[&str], i32, &str)] = &[
-        (&["empty.jsonl"], 1, "no request in the trace"),
-        (&["peeks.jsonl"], 1, "no request in the trace"),
-        (&["known.jsonl", "--key", "usr"], 1, "no request names `usr`: there is `user`"),
-        (&["known.jsonl", "--key", "user,usr"], 1, "no request names `usr`: there is `user`"),
-        (&["one.jsonl", "--key", "user"], 1, "every request has the same `user`: one caller has no spread"),
-        (&["one.jsonl"], 1, "no attribute looks like a caller: `user` (1 value; no spread); name one by"),
-        (&["short.jsonl"], 1, "the trace is 1s long, and nothing can be said from less than 10 s"),
-        (&["short.jsonl", "--window", "1m"], 1, "less than one window of 1m: take a longer trace or a"),
-        (&["domains.jsonl"], 1, "several domains in the trace: say which by --domain: `api`, `web`"),
-        (&["known.jsonl", "--domain", "web"], 1, "no request for the domain `web`: there is `api`"),
-        (&["bad.jsonl"], 1, "bad.jsonl: line 3: not a line of a trace"),
-        (&["nowhere.jsonl"], 1, "nowhere.jsonl: cannot read the file: No such file or directory\nhelp"),
-        (&["known.jsonl", "--rules", "nowhere"], 1, "cannot read the rules"),
-        (&["known.jsonl", "--write", "there.yaml"], 1, "there.yaml: is there already"),
-        (&["-"], 2, "the trace is read several times, so name a file"),
-        (&["known.jsonl", "--refuse-at-most", "0.1"], 2, "write a percentage from 0% to 100%"),
-        (&["known.jsonl", "--window", "90ms"], 2, "write whole seconds up to 31 days"),
-    ];
-    for (arguments, code, expected) in table {
-        let output = suggest(&files, arguments);
-        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {}", output_text(&output));
-        assert!(output_text(&output).contains(expected), "{arguments:?}: {}", output_text(&output));
-        assert!(output.stdout.is_empty(), "{arguments:?}");
-    }
-    assert_eq!(std::fs::read_to_string(files.path("there.yaml")).unwrap(), "domain: mine\n");
-}
-
-#[test]
 fn quotes_unusual_names_and_costs_in_rules() {
     let name = r#"a\"b] #<é>"#;
     let domain = r#"d\"e #"#;

@@ -76,28 +76,6 @@ fn global_scope_applies_to_tree_nodes() {
     assert!(!alone.has_errors() && alone.domains[0].rules()[0].fleet.is_none());
 }
 
-#[test]
-fn reads_wait_by_its_former_name() {
-    let text =
-        "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, fleet: {deadline: 20ms}}\n";
-    let loaded = read_text("rules.yaml", text);
-    let wait = loaded.domains[0].rules()[0].fleet.unwrap().wait();
-    assert_eq!(wait, std::time::Duration::from_millis(20));
-}
-
-#[test]
-fn host_and_fleet_rules_are_not_compared() {
-    let two = |one: &str, other: &str| {
-        let text = format!(
-            "domain: api\nlimits:\n- {{name: a, key: [u], rate: 10/s{one}}}\n- {{name: b, key: [u], rate: 20/s{other}}}\n"
-        );
-        read_text("rules.yaml", &text).problems.len()
-    };
-    let (fleet, refuse) = (", scope: fleet", ", scope: fleet, fleet: {on_miss: refuse}");
-    assert_eq!(two("", ""), 1);
-    assert_eq!([two(fleet, ""), two("", fleet), two(refuse, fleet)], [0, 0, 0]);
-}
-
 /// The action at a miss with `hosts` hosts, and the bound past the budget.
 #[track_caller]
 fn past(fields: &str, hosts: u32) -> (OnMiss, u32, u16) {

@@ -1,4 +1,5 @@
-//! Reloads of rules: the domains that are swapped or kept, and the reported changes.
+//! Reloads of rules: the domains that are swapped or kept, and the reported changes, as `reloads.txt` has them;
+//! `UPDATE_DOCS=1 cargo test --test pure library` writes the answers anew.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,10 +10,11 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
-use tidegate::rules::{Domain, Library, NotApplied, OpenFiles, Reading};
+use tidegate::rules::{Domain, Library, NotApplied, OpenFiles};
 
 use super::problems::folder;
 use super::shown;
+use crate::docs::keep_each;
 
 /// A directory of rules and the library that reads it.
 struct Bench {
@@ -40,36 +42,45 @@ impl Bench {
 
     /// Reloads to these domains, with these reported changes.
     #[track_caller]
-    fn reads(&mut self, domains: &str, changes: &[&str]) -> Reading {
-        let reading = self.reads_beside(&[], domains, changes);
+    fn reads(&mut self, domains: &str, changes: &[&str]) {
+        let reading = self.library.read();
+        assert_eq!((self.shown().as_str(), reading.halt), (domains, None), "{:#?}", reading.problems);
+        assert_eq!(reading.changes, changes);
         assert!(!self.library.is_outdated());
-        reading
     }
 
-    /// Reads while a writer has these files open.
-    #[track_caller]
-    fn reads_beside(&mut self, open: &[&str], domains: &str, changes: &[&str]) -> Reading {
+    /// Reads while a writer has these files open: the domains, those without their new rules, changes and problems.
+    fn read_beside(&mut self, open: &[&str]) -> Vec<String> {
         let open: OpenFiles = open.iter().map(|name| self.path(name).canonicalize().unwrap()).collect();
+        let before = self.library.domains();
         let reading = self.library.read_beside(&open);
+        assert!(!self.library.is_outdated_beside(&open));
         let mut shown = vec![self.shown()];
+        if let Some(halt) = &reading.halt {
+            assert!(
+                same(&before, &self.library.domains()) && reading.changes.is_empty() && !reading.is_good()
+            );
+            shown.push(format!("not applied: {halt}"));
+        }
         shown.extend(reading.kept.iter().map(|name| format!("kept {name}")));
         shown.extend(reading.without.iter().map(|name| format!("without {name}")));
-        assert_eq!(shown.join("; ").trim_start_matches("; "), domains, "{:#?}", reading.problems);
-        assert_eq!(reading.changes, changes);
-        assert_eq!(reading.halt, None);
-        assert!(!self.library.is_outdated_beside(&open));
-        reading
+        shown.extend(reading.changes);
+        shown.extend(reading.problems.iter().map(ToString::to_string));
+        let directory = self.directory.path().display().to_string();
+        shown
+            .iter()
+            .map(|line| format!("= {}", line.replace(&directory, ".")).trim_end().to_owned())
+            .collect()
     }
 
-    /// Reloads without a change, and returns why nothing was swapped.
+    /// Why a reading swapped nothing.
     #[track_caller]
-    fn halts(&mut self) -> NotApplied {
-        let before = (self.shown(), self.library.domains());
+    fn halts(&mut self) -> Option<NotApplied> {
+        let before = self.library.domains();
         let reading = self.library.read();
-        assert!(same(&before.1, &self.library.domains()), "{} is now {}", before.0, self.shown());
-        assert!(reading.changes.is_empty() && !reading.is_good());
+        assert!(same(&before, &self.library.domains()) && reading.changes.is_empty());
         assert!(reading.problems.iter().any(tidegate::rules::Problem::is_error), "it is said where");
-        reading.halt.expect("nothing is swapped")
+        reading.halt
     }
 
     /// As in [`shown`].
@@ -89,151 +100,45 @@ fn same(one: &[Arc<Domain>], other: &[Arc<Domain>]) -> bool {
 const API_A: &str = "domain: api\nlimits:\n- {name: a, key: [], rate: 1/s}\n";
 const API_B: &str = "domain: api\nlimits:\n- {name: b, key: [u], rate: 1/s}\n";
 const WEB_C: &str = "domain: web\nlimits:\n- {name: c, key: [], rate: 1/s}\n";
-const WEB_D: &str = "domain: web\nlimits:\n- {name: d, key: [], rate: 1/s}\n";
-const API_BAD: &str = "domain: api\nlimits:\n- {name: a, key: [], rate: 1/sec}\n";
-
-const D_FOR_C: &[&str] =
-    &["web/d: added: key [], algorithm token_bucket, rate 1/s, burst 1, mode enforce", "web/c: removed"];
-
-#[test]
-fn failed_domain_keeps_last_good_rules_and_others_swap() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
-    let changes = ["api: new, 1 rule", "web: new, 1 rule"];
-    assert!(bench.reads("api: a; web: c", &changes).is_good());
-    bench.write("a.yaml", API_BAD);
-    bench.write("c.yaml", WEB_D);
-    let reading = bench.reads("web: d; api: a; kept api", D_FOR_C);
-    assert!(!reading.is_good());
-    assert!(reading.problems[0].to_string().contains("a.yaml:3:28: error: unknown unit"));
-    // Kept over further reloads, whatever the fault.
-    for broken in [API_BAD, "domain: api\nlimits: [\n", "domain: api\n\u{1}", "", "limits: []", "{["] {
-        bench.write("a.yaml", broken);
-        bench.reads("web: d; api: a; kept api", &[]);
+/// A text of `#` scenarios in a directory each, of files behind `@` with `|` for each line, and of commands: `read`,
+/// perhaps beside open files, `remove` and `outdated`. Returns it with the current answers, and what differs.
+fn play(text: &str) -> (String, String) {
+    let (mut bench, mut file) = (Bench::new(&[]), ("", String::new()));
+    let (mut renewed, mut differing, mut lines) = (String::new(), String::new(), text.lines().peekable());
+    while let Some(line) = lines.next() {
+        renewed += &format!("{line}\n");
+        let words: Vec<_> = line.split(' ').collect();
+        let mut found = Vec::new();
+        match words.as_slice() {
+            ["#", ..] => bench = Bench::new(&[]),
+            ["@", name] => file = (name, String::new()),
+            ["|", ..] => file.1 += &format!("{}\n", &line[2..]),
+            ["read", "beside", open @ ..] => found = bench.read_beside(open),
+            ["read"] => found = bench.read_beside(&[]),
+            ["remove", name] => bench.remove(name),
+            ["outdated"] => found.push(format!("= {}", bench.library.is_outdated())),
+            _ => {}
+        }
+        if line.starts_with(['@', '|']) {
+            bench.write(file.0, &file.1);
+        }
+        let expected: Vec<_> = std::iter::from_fn(|| lines.next_if(|line| line.starts_with('='))).collect();
+        if found != expected {
+            differing += &format!("{line}\nexpected {expected:#?}\nfound {found:#?}\n");
+        }
+        renewed.extend(found.into_iter().map(|line| line + "\n"));
     }
-    // Repaired: the changes are those against the rules in force.
-    bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
-    let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
-    let reading = bench.reads("api: a; web: d", &changes);
-    assert!(reading.is_good());
+    (renewed, differing)
 }
 
 #[test]
-fn domain_without_good_rules_has_none() {
-    let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
-    let changes = ["web: new, 1 rule"];
-    bench.reads("web: c; without api", &changes);
-    bench.reads("web: c; without api", &[]);
-    bench.write("a.yaml", API_A);
-    bench.reads("api: a; web: c", &["api: new, 1 rule"]);
+fn reloads_as_recorded() {
+    keep_each("tests/pure/rules", |_, text| play(text));
 }
 
 #[test]
-fn one_bad_file_keeps_old_rules_of_its_domain() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B)]);
-    bench.reads("api: a b", &["api: new, 2 rules"]);
-    // The first file is good and new, the second one bad: nothing of the first may take effect.
-    bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
-    bench.write("b.yaml", API_BAD);
-    bench.reads("api: a b; kept api", &[]);
-    assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().format_rate(), "1/s");
-    // Removal is no fault.
-    bench.remove("b.yaml");
-    let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
-    bench.reads("api: a", &changes);
-}
-
-#[test]
-fn open_file_holds_back_its_domains_alone() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B), ("c.yaml", WEB_C)]);
-    bench.library.read();
-    bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
-    bench.write("c.yaml", WEB_D);
-    // Parts of a valid file: some are valid too.
-    let mut changes = D_FOR_C;
-    for (part, domains) in [
-        ("", "web: d; api: a b"),
-        ("domain: api", "web: d; api: a b"),
-        ("domain: api\nlimits:\n- {na", "web: d; api: a b"),
-        ("domain: ap", "web: d; api: a b"),
-        ("domain: web\nlimits: [", "api: a b; web: d"),
-    ] {
-        bench.write("b.yaml", part);
-        let reading = bench.reads_beside(&["b.yaml"], domains, changes);
-        assert!(reading.is_good(), "{part}: {:?}", reading.problems);
-        changes = &[];
-    }
-    bench.write("b.yaml", API_B);
-    assert!(bench.library.is_outdated(), "it was not read");
-    let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
-    bench.reads("api: a b; web: d", &changes);
-}
-
-#[test]
-fn open_new_file_neither_stops_others_nor_hides_errors() {
-    let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
-    bench.library.read();
-    bench.write("c.yaml", WEB_D);
-    bench.write("n.yaml", "- what is this");
-    bench.reads_beside(&["n.yaml"], "web: d; without api", D_FOR_C);
-    // A domain with errors has them until its file is closed.
-    bench.write("a.yaml", "domain: api\n");
-    let reading = bench.reads_beside(&["a.yaml", "n.yaml"], "web: d; without api", &[]);
-    assert!(!reading.is_good());
-}
-
-#[test]
-fn open_table_holds_back_domains_that_name_it() {
-    let limit = "limits:\n- {name: a, key: [u], rate: 1/s, overrides_file: rows.csv}\n";
-    let rows = "u,rate\nx,5/s\n";
-    let api = format!("domain: api\n{limit}");
-    let mut bench = Bench::new(&[("a.yaml", &*api), ("c.yaml", WEB_C), ("rows.csv", rows)]);
-    assert!(bench.library.read().is_good());
-    let held = bench.domain("api");
-    bench.write("c.yaml", WEB_D);
-    let mut changes = D_FOR_C;
-    for part in ["u,rate\n", "u,ra"] {
-        bench.write("rows.csv", part);
-        assert!(bench.reads_beside(&["rows.csv"], "web: d; api: a", changes).is_good());
-        assert!(Arc::ptr_eq(&held, &bench.domain("api")), "{part}");
-        changes = &[];
-    }
-}
-
-#[test]
-fn unparsable_file_counts_for_its_former_domain() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B), ("c.yaml", WEB_C)]);
-    bench.library.read();
-    bench.write("b.yaml", "%%%");
-    bench.write("c.yaml", WEB_D);
-    bench.reads("web: d; api: a b; kept api", D_FOR_C);
-    // It names another domain now, but is unreadable: its rules of the first are still missing.
-    bench.write("b.yaml", "domain: web\nlimits: [");
-    bench.reads("api: a b; web: d; kept api; kept web", &[]);
-    // It is readable, and belongs to another domain.
-    bench.write("b.yaml", &API_B.replace("api", "web"));
-    bench.library.read();
-    assert_eq!(bench.shown(), "api: a; web: b d");
-}
-
-#[test]
-fn new_file_without_domain_stops_all_swaps_until_fixed() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
-    bench.library.read();
-    bench.write("n.yaml", "- what is this");
-    bench.write("c.yaml", WEB_D);
-    let file = bench.path("n.yaml").to_str().unwrap().into();
-    assert_eq!(bench.halts(), NotApplied::Homeless(vec![file]));
-    assert_eq!(bench.shown(), "api: a; web: c");
-    bench.remove("n.yaml");
-    bench.reads("api: a; web: d", D_FOR_C);
-}
-
-#[test]
-fn loads_other_domains_at_start() {
-    let mut bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
-    let reading = bench.reads("api: a", &["api: new, 1 rule"]);
-    assert!(!reading.is_good());
-    // Also when the start waited for the directory.
+fn loads_other_domains_when_the_start_waited_for_the_directory() {
+    let bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
     let elsewhere = tempfile::tempdir().unwrap();
     let mut library = Library::new(&elsewhere.path().join("rules"));
     assert_eq!(library.read().halt, Some(NotApplied::Unlisted));
@@ -255,7 +160,7 @@ fn unlistable_directory_changes_nothing() {
     bench.library.read();
     fs::rename(&rules, &away).unwrap();
     assert!(bench.library.is_outdated());
-    assert_eq!(bench.halts(), NotApplied::Unlisted);
+    assert_eq!(bench.halts(), Some(NotApplied::Unlisted));
     assert!(!bench.library.is_outdated(), "said once");
     fs::rename(&away, &rules).unwrap();
     assert!(bench.library.is_outdated());
@@ -282,7 +187,7 @@ fn rereads_file_with_its_tables() {
     assert!(bench.library.is_outdated());
     bench.library.read();
     bench.remove("rules.txt");
-    assert_eq!(bench.halts(), NotApplied::Unlisted);
+    assert_eq!(bench.halts(), Some(NotApplied::Unlisted));
 }
 
 #[test]

@@ -7,7 +7,6 @@ mod fleet;
 mod keys;
 mod library;
 mod links;
-mod lists;
 mod quotas;
 mod reference;
 mod tables;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use tidegate::rules::Domain;
 
 /// Domains with the names of their rules: `api: a b; web: c`.
-fn shown(domains: &[Arc<Domain>]) -> String {
+pub(crate) fn shown(domains: &[Arc<Domain>]) -> String {
     let domain = |domain: &Arc<Domain>| {
         let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
         format!("{}: {}", domain.name(), rules.join(" "))

@@ -1,9 +1,14 @@
-//! The meaning of quota fields: algorithms, `over`, overrides in a list, shadow rules.
+//! The meaning of quota fields, overrides in a list and `shed`; the published limiters. `diagnostics/meanings.txt` has
+//! the fields of more rules.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use tidegate::limit::{Quota, TickScale};
-use tidegate::rules::{Allowance, Limit, Mode, OverTreatment, RefusedCost, Rule, read_text};
+use tidegate::rules::shed::{FleetReserve, Workers};
+use tidegate::rules::{Allowance, Limit, Mode, OverTreatment, RefusedCost, Rule, read, read_text};
+
+use super::problems::folder;
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -64,33 +69,10 @@ pub(super) fn limit(limit: &Limit) -> String {
 /// The one rule of a file that has no errors.
 #[track_caller]
 pub(super) fn rule(fields: &str) -> Rule {
-    rules(fields).swap_remove(0)
-}
-
-/// The rule and its shadow rule, if it has one.
-#[track_caller]
-fn rules(fields: &str) -> Vec<Rule> {
     let text = format!("domain: api\nlimits:\n  - {{name: a, key: [u], {fields}}}\n");
     let loaded = read_text("rules.yaml", &text);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-    loaded.domains[0].rules().to_vec()
-}
-
-#[test]
-fn window_ends_at_midnight_of_its_zone() {
-    let quota = |fields: &str| match rule(fields).limit.quota().unwrap() {
-        Quota::FixedWindow(quota) => quota.clone(),
-        other => panic!("{other:?}"),
-    };
-    let utc = quota("rate: 5/day, algorithm: fixed_window");
-    for other in ["timezone: UTC", "align: utc", "timezone: Etc/UTC"] {
-        let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert_eq!(utc.describe_windows(), other.describe_windows());
-    }
-    for other in ["timezone: Europe/Berlin", "align: first"] {
-        let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert_ne!(utc.describe_windows(), other.describe_windows());
-    }
+    loaded.domains[0].rules()[0].clone()
 }
 
 #[test]
@@ -137,18 +119,28 @@ fn all_rates_of_a_rule_share_one_scale() {
 }
 
 #[test]
-fn candidate_is_a_named_rule() {
-    let rule = |mode: &str| format!("  - {{name: a, key: [], rate: 9/h, candidate: {{rate: 1/h}}{mode}}}\n");
-    for (mode, of_candidate) in
-        [("", Mode::Shadow), (", mode: shadow", Mode::Shadow), (", mode: disabled", Mode::Disabled)]
-    {
-        let loaded = read_text("a.yaml", &format!("domain: api\nlimits:\n{}", rule(mode)));
-        let [own, candidate] = loaded.domains[0].rules() else { panic!("{loaded:?}") };
-        assert_eq!((&*own.name, &*candidate.name, candidate.mode), ("a", "a@candidate", of_candidate));
-        assert!(!candidate.advertise && candidate.key == own.key);
-    }
-    let taken = "domain: api\nlimits:\n- {name: a@candidate, key: [], rate: 1/s}\n- {name: a, key: [], rate: 2/s, candidate: {rate: 1/s}}\n";
-    let loaded = read_text("a.yaml", taken);
-    let found = loaded.problems[0].to_string();
-    assert!(found.starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"), "{found}");
+fn accepts_priorities_in_another_file() {
+    let reserve = "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: low}}]\n";
+    let priorities = "domain: api\npriorities: [high, low, lowest]\nshed: [{pool: jobs, brake: {}}]\n";
+    let loaded = read(folder(&[("a.yaml", reserve), ("b.yaml", priorities)]).path());
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let sheds = loaded.domains[0].sheds();
+    assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
+    assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
+    assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
+}
+
+#[test]
+fn example_matches_four_published_limiters() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
+    let loaded = read(&path);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let numbers: Vec<_> = domain.rules().iter().map(|rule| quota(rule.limit.quota().unwrap())).collect();
+    assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
+    assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
+    let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
+    assert_eq!(web.fleet, Some(FleetReserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.workers, Some(Workers::default()));
+    assert_eq!(domain.priorities().join(" "), "critical post get test");
 }
