@@ -32,19 +32,15 @@ pub(super) struct SeenRequest<'s, 'a> {
 pub struct TopCallers {
     /// By requested units: one decision in 16 is sampled and counts 16 times.
     pub busiest: Vec<Caller>,
-    /// By refused units.
     pub refused: Vec<Caller>,
     /// By units that an enforced rule would have refused.
     pub would_refuse: Vec<Caller>,
 }
 
-/// One caller of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Caller {
-    /// The domain of the rule.
     pub domain: Box<str>,
-    /// The name of the rule.
     pub rule: Box<str>,
     /// The keyed digest: 32 hexadecimal digits.
     pub digest: String,

@@ -35,8 +35,6 @@ impl Decider {
         Decider { engine, rule_set, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
-    /// Its engine.
-    #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }

@@ -42,7 +42,6 @@ fn bytes_per_key(quota: &Quota) -> KeyFootprint {
 
 /// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
 /// and block states. Zero if the rule keeps no state.
-#[must_use]
 pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
     let all = || limit.allowances.iter().flatten();
     let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
@@ -99,7 +98,6 @@ fn memory_kind(quota: &Quota) -> MemoryKind {
 
 /// The number of keys of a rule that fit a memory limit while the other rules, with tables of the kinds `in_use`, have no
 /// keys; without the reserve for table rebuilds. `None` if the rule keeps no state.
-#[must_use]
 pub fn keys_within(memory_bytes_max: usize, rule: &Rule, in_use: KindsInUse) -> Option<u64> {
     let all = u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX);
     let bytes = all - in_use.bytes_beside(rule, all);

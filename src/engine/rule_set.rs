@@ -438,8 +438,6 @@ fn is_simple(domain: &Domain) -> bool {
 pub struct InForce(Arc<CompiledRuleSet>);
 
 impl Engine {
-    /// Returns the rules in force.
-    #[must_use]
     pub fn in_force(&self) -> InForce {
         InForce(self.rule_set.load_full())
     }
@@ -452,7 +450,6 @@ impl InForce {
     }
 
     /// Describes a request that no rule of the domain matches, by the names of its attributes.
-    #[must_use]
     pub fn describe_unmatched(&self, domain: &str, attributes: &[(&str, &str)]) -> String {
         let first =
             |names: &[&str]| names.iter().take(NAMES_SHOWN).map(|name| shown(name)).collect::<Vec<_>>();

@@ -8,7 +8,6 @@ use std::num::NonZeroU32;
 
 use super::share::FleetTerms;
 
-/// The configured limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrencyQuota {
     pub(super) max: u32,
@@ -22,7 +21,6 @@ impl ConcurrencyQuota {
         ConcurrencyQuota { max: max.get(), fleet: None }
     }
 
-    /// The most leases at once.
     pub const fn max(&self) -> u32 {
         self.max
     }
@@ -33,12 +31,10 @@ impl ConcurrencyQuota {
 pub struct LeaseCount(u32);
 
 impl LeaseCount {
-    /// The number of leases.
     pub const fn count(self) -> u32 {
         self.0
     }
 
-    /// Counts one more lease.
     pub fn add_lease(&mut self) {
         self.0 = self.0.saturating_add(1);
     }

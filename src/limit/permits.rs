@@ -214,7 +214,6 @@ impl Permits {
         ends.nanos_since(now)
     }
 
-    /// The budget number of the limit of this key.
     pub const fn budget(&self) -> u64 {
         self.budget
     }
@@ -229,7 +228,6 @@ impl Permits {
         self.unexpired(now).saturating_sub(self.claimed)
     }
 
-    /// Whether the sync task has a state of the key.
     pub const fn is_tracked(&self) -> bool {
         self.tracked
     }

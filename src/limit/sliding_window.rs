@@ -73,17 +73,14 @@ impl SlidingWindowQuota {
         self.count
     }
 
-    /// The window W in nanoseconds.
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
-    /// The window W.
     pub const fn window(&self) -> Micros {
         Micros::from_nanos(self.window_nanos)
     }
 
-    /// The number of buckets, B.
     pub const fn buckets(&self) -> u8 {
         self.buckets
     }
@@ -114,7 +111,6 @@ impl SlidingWindowQuota {
     }
 }
 
-/// The state of one key.
 #[derive(Clone, Debug, Default)]
 pub struct SlidingWindowState(Ring);
 
@@ -205,7 +201,6 @@ impl SlidingWindowState {
         u64::try_from(end.saturating_sub(u128::from(now.at.as_nanos()))).unwrap_or(u64::MAX)
     }
 
-    /// Heap bytes of the state.
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }

@@ -21,7 +21,6 @@ enum ListSource<'a, T> {
     Listed(&'a [T]),
 }
 
-/// An entry of a list.
 pub trait WireEntry<'a>: Copy + PartialEq + fmt::Debug {
     /// Reads one entry from the front; `None` if there is none, or none that version 1 allows.
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
@@ -39,7 +38,6 @@ impl<'a, T: WireEntry<'a>> WireList<'a, T> {
         Some(WireList { source: ListSource::Wire(bytes) })
     }
 
-    /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let mut source = self.source;
         std::iter::from_fn(move || match &mut source {
@@ -52,14 +50,10 @@ impl<'a, T: WireEntry<'a>> WireList<'a, T> {
         })
     }
 
-    /// The number of entries.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether there are no entries.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         match self.source {
             ListSource::Wire(bytes) => bytes.is_empty(),

@@ -8,17 +8,14 @@ use crate::terms::{RefundReference, WorkOutcome};
 /// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFrame<'a> {
-    /// Opens a connection.
     Hello(HelloFrame<'a>),
     /// Checks a request that will end with a RELEASE.
     Acquire(CheckRequest<'a>),
-    /// Ends a lease.
     Release {
         /// The request's id; `None` for no reply.
         id: Option<u64>,
         /// The number from the grant; 0 is not a valid lease.
         lease: u64,
-        /// The outcome of the work.
         outcome: WorkOutcome,
     },
     /// Checks a request without a lease.
@@ -27,40 +24,31 @@ pub enum RequestFrame<'a> {
     Peek(CheckRequest<'a>),
     /// Charges after the fact.
     Charge(ChargeFrame<'a>),
-    /// Restarts the time of a lease.
     Renew {
-        /// The request's id.
         id: u64,
-        /// The number from the grant.
         lease: u64,
     },
     /// A utilization reading from the application.
     Signal {
-        /// The request's id; `None` for no reply.
         id: Option<u64>,
-        /// The pool of the reading.
         pool: &'a str,
-        /// The name of the signal.
         name: &'a str,
         /// The reading, 0 to 1000.
         permille: u16,
     },
     /// Asks for a sign of life.
     Ping {
-        /// The request's id.
         id: u64,
     },
 }
 
 impl<'a> RequestFrame<'a> {
     /// Makes a HIT of cost 1 with default values.
-    #[must_use]
     pub fn hit(id: u64, domain: &'a str) -> RequestFrame<'a> {
         RequestFrame::Hit(CheckRequest::new(id, domain))
     }
 
     /// The id that the reply repeats; `None` if the client wants no reply.
-    #[must_use]
     pub fn id(&self) -> Option<u64> {
         match self {
             RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge) => {
@@ -77,21 +65,15 @@ impl<'a> RequestFrame<'a> {
 /// The fields of ACQUIRE, HIT and PEEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckRequest<'a> {
-    /// The request's id.
     pub id: u64,
-    /// The domain whose rules decide.
     pub domain: &'a str,
-    /// The cost of the request.
     pub cost: CostField<'a>,
-    /// The name of its priority.
     pub priority: Option<&'a str>,
-    /// The remaining fields.
     pub options: RequestOptions<'a>,
 }
 
 impl<'a> CheckRequest<'a> {
     /// Makes the fields for cost 1 with default values.
-    #[must_use]
     pub fn new(id: u64, domain: &'a str) -> CheckRequest<'a> {
         CheckRequest {
             id,
@@ -124,13 +106,9 @@ where
 /// The fields of CHARGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeFrame<'a> {
-    /// The request's id; `None` for no reply.
     pub id: Option<u64>,
-    /// The domain whose rules are charged.
     pub domain: &'a str,
-    /// The amount to charge.
     pub amount: AmountField<'a>,
-    /// The remaining fields.
     pub options: RequestOptions<'a>,
 }
 
@@ -156,7 +134,6 @@ pub struct RequestOptions<'a> {
 /// The fields of HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloFrame<'a> {
-    /// The request's id.
     pub id: u64,
     /// The highest version of the client, 1 or more.
     pub version: u64,
@@ -172,9 +149,7 @@ pub struct HelloFrame<'a> {
     pub slots: u32,
     /// The client's number of this connection in its session, from 1; 0 if it gave none.
     pub connection: u64,
-    /// As in [`RequestOptions`].
     pub missed: MissedCounts,
-    /// As in [`RequestOptions`].
     pub abandoned: Abandoned<'a>,
 }
 
@@ -183,7 +158,6 @@ impl HelloFrame<'_> {
     pub const POOL: &'static str = "default";
 
     /// Makes a HELLO of this version with default values.
-    #[must_use]
     pub fn new(id: u64) -> Self {
         HelloFrame {
             id,
@@ -205,9 +179,7 @@ impl HelloFrame<'_> {
 #[strum(serialize_all = "lowercase")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
-    /// No connection.
     Unreachable,
-    /// No reply in time.
     Timeout,
     /// A doubtful reply, or an ERROR.
     Protocol,
@@ -222,13 +194,11 @@ impl MissReason {
     pub const ALL: &[MissReason] = MissReason::VARIANTS;
 
     /// The name on the wire.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
     /// Whether the client decided alone. After [`MissReason::Callback`] the daemon decides.
-    #[must_use]
     pub const fn is_without_daemon(self) -> bool {
         !matches!(self, MissReason::Callback)
     }
@@ -239,13 +209,10 @@ impl MissReason {
 pub struct MissedCounts(pub(crate) [u64; MissReason::ALL.len()]);
 
 impl MissedCounts {
-    /// The number for this reason.
-    #[must_use]
     pub fn count(&self, reason: MissReason) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or_default()
     }
 
-    /// Sets the number for this reason.
     pub fn set(&mut self, reason: MissReason, count: u64) {
         if let Some(place) = self.0.get_mut(reason as usize) {
             *place = count;
@@ -257,8 +224,6 @@ impl MissedCounts {
         MissReason::ALL.iter().copied().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
-    /// Whether all numbers are zero.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|count| *count == 0)
     }

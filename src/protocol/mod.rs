@@ -57,7 +57,6 @@ pub use shorten::{shorten, shorten_value};
 
 pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 
-/// The protocol version.
 pub const VERSION: u64 = 1;
 
 /// The largest payload of a frame, either way: 8 descriptors of typical values fit several times over, and a connection
@@ -76,10 +75,8 @@ pub const ID_MAX: u64 = i64::MAX.unsigned_abs();
 /// The largest cost of one unit that can pass, and the largest amount either way that is counted.
 pub const COST_MAX: u32 = u32::MAX;
 
-/// The most descriptors in a request.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// The most pairs in a descriptor.
 pub const PAIRS_MAX: usize = 16;
 
 /// The longest name: domain, priority, pool, unit, attribute key.

@@ -3,12 +3,10 @@
 use super::fault::Code;
 use crate::terms::{Mode, NoteKind, Verdict};
 
-/// One reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireReply<'a> {
     /// The reply to HELLO.
     Welcome {
-        /// The request's id.
         id: u64,
         /// The smaller version of both sides.
         version: u64,
@@ -20,14 +18,12 @@ pub enum WireReply<'a> {
         connection: u64,
         /// The largest accepted payload, in bytes.
         frame_bytes_max: u64,
-        /// Whether refusals are enforced.
         mode: Mode,
     },
     /// The reply to ACQUIRE, HIT and PEEK.
     Decision(DecisionReply<'a>),
     /// The reply to the other requests.
     Done {
-        /// The request's id.
         id: u64,
         /// `false`: nothing changed.
         ok: bool,
@@ -36,14 +32,12 @@ pub enum WireReply<'a> {
     Error {
         /// The request's id, if it has one and it is known.
         id: Option<u64>,
-        /// The code of the error.
         code: Code,
         /// A text for people.
         message: &'a str,
     },
     /// The daemon is draining: the client finishes, then reconnects.
     Goodbye {
-        /// A text for people.
         reason: &'a str,
     },
 }
@@ -51,17 +45,13 @@ pub enum WireReply<'a> {
 /// A decision. Durations are microseconds, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionReply<'a> {
-    /// The request's id.
     pub id: u64,
-    /// The verdict.
     pub verdict: Verdict,
-    /// The binding rule.
     pub rule: Option<&'a str>,
     /// The limit of the binding rule, in its unit.
     pub limit: Option<u64>,
     /// The time over which the limit is granted.
     pub window_us: Option<u64>,
-    /// The rest of the limit.
     pub remaining: Option<u64>,
     /// The wait after which `remaining` would be larger.
     pub reset_us: Option<u64>,
@@ -81,7 +71,6 @@ pub struct DecisionReply<'a> {
     pub unit: Option<&'a str>,
     /// The rate of the rule that refuses, in the notation of rules: `5/min`.
     pub rate: Option<&'a str>,
-    /// Whether the caller is blocked.
     pub blocked: bool,
     /// The digest of the caller's key of the rule that refuses, in hexadecimal digits.
     pub digest: Option<&'a str>,
@@ -89,7 +78,6 @@ pub struct DecisionReply<'a> {
 
 impl DecisionReply<'_> {
     /// Makes a decision without a binding rule.
-    #[must_use]
     pub fn new(id: u64, verdict: Verdict) -> Self {
         DecisionReply { id, verdict, ..DecisionReply::default() }
     }
@@ -98,17 +86,11 @@ impl DecisionReply<'_> {
 /// The level of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitEntry<'a> {
-    /// The rule.
     pub rule: &'a str,
-    /// As in [`DecisionReply`].
     pub limit: u64,
-    /// As in [`DecisionReply`].
     pub window_us: u64,
-    /// As in [`DecisionReply`].
     pub remaining: u64,
-    /// As in [`DecisionReply`].
     pub reset_us: u64,
-    /// Whether it refuses the request.
     pub refuses: bool,
     /// Of a node of a descriptor tree, the descriptors that it counts, as bits from the first on; of other rules 0.
     pub descriptors: u64,

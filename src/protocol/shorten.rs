@@ -8,13 +8,11 @@ use super::VALUE_BYTES_MAX;
 use crate::terms::hex;
 
 /// Shortens a value above [`VALUE_BYTES_MAX`] as every client does, so that all name the same key.
-#[must_use]
 pub fn shorten_value(value: &str) -> Cow<'_, str> {
     shorten(value, VALUE_BYTES_MAX, VALUE_BYTES_KEPT)
 }
 
 /// Replaces the end of a text above the maximum by a tilde and the first 32 digits of a digest of the whole.
-#[must_use]
 pub fn shorten(text: &str, max: usize, kept: usize) -> Cow<'_, str> {
     if text.len() <= max {
         return text.into();

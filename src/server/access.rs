@@ -17,7 +17,6 @@ pub struct DomainAccess {
 impl DomainAccess {
     /// Makes the access from domains and their users, and the domains in which a negative charge need not name the charge that
     /// it refunds. A domain without users, or not listed, is open to all.
-    #[must_use]
     pub fn new(
         domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>,
         trusted_refunds: impl IntoIterator<Item = Box<str>>,
@@ -29,7 +28,6 @@ impl DomainAccess {
         }
     }
 
-    /// Whether a negative charge in a domain need not name the charge that it refunds.
     pub(super) fn trusts_refunds(&self, domain: &str) -> bool {
         self.trusted_refunds.contains(domain)
     }
@@ -49,10 +47,8 @@ impl DomainAccess {
 #[derive(Debug, Default)]
 pub struct PoolAccess(BTreeMap<Box<str>, PoolLimits>);
 
-/// The limits of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// Its name.
     pub name: Box<str>,
     /// The users (uids) whose processes may join it; empty for all users.
     pub uids: Vec<u32>,
@@ -71,7 +67,6 @@ pub(super) enum PoolRefusal {
 
 impl PoolAccess {
     /// Makes the access from the limits of pools. A pool that is not listed is open to all.
-    #[must_use]
     pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
         PoolAccess(pools.into_iter().map(|limits| (limits.name.clone(), limits)).collect())
     }

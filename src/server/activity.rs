@@ -19,7 +19,6 @@ impl Activity {
     }
 
     /// Marks the connection working, before it reads. Called by its task. Returns false if the connection must end.
-    #[must_use]
     pub(super) fn set_working(&self) -> bool {
         let now = self.0.load(Ordering::Acquire);
         now == WORKING || (now != ENDING && self.exchange(now, WORKING))
@@ -37,7 +36,6 @@ impl Activity {
 
     /// Marks the connection ending if it has been idle for `least`. Returns whether it was: its task then reads and
     /// writes no more.
-    #[must_use]
     pub(super) fn end_if_idle(&self, least: Duration, now: Timestamp) -> bool {
         let Some(since) = self.idle_since().filter(|since| now.since(*since) >= least) else {
             return false;

@@ -24,7 +24,6 @@ use crate::protocol::{
 pub(super) struct BatchResult {
     /// Bytes of the buffer that are answered.
     pub(super) consumed: usize,
-    /// The connection's next step.
     pub(super) next: NextStep,
     /// The start of the batch.
     pub(super) at: Timestamp,

@@ -59,7 +59,6 @@ pub struct QueueMembership {
 
 impl FairQueue {
     /// Makes an empty queue.
-    #[must_use]
     pub fn new(clock: Arc<Clock>) -> FairQueue {
         FairQueue {
             clock,

@@ -83,13 +83,11 @@ impl Listener {
     }
 
     /// Returns what operators see of the socket file.
-    #[must_use]
     pub fn file(&self) -> &Arc<SocketFile> {
         &self.file
     }
 
     /// Whether the socket file is still at its path. That of a passed socket is the service manager's.
-    #[must_use]
     pub fn is_at_path(&self) -> bool {
         let is_own = |owned: &OwnedPath| {
             std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity)
@@ -140,14 +138,11 @@ impl Listener {
         Ok(Listener::with(socket, path, None))
     }
 
-    /// Returns its path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns device and inode of the socket at the path; `None` if the path of a passed socket does not exist.
-    #[must_use]
     pub fn identity(&self) -> Option<(u64, u64)> {
         let passed = || std::fs::metadata(&self.path).ok().as_ref().map(file_identity);
         self.owned.as_ref().map(|owned| owned.identity).or_else(passed)

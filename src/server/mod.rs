@@ -51,18 +51,13 @@ use decision_thread::DecisionThread;
 use processes::Processes;
 use telemetry::{ClientKind, MissedReports, NotPending};
 
-/// The settings of the server.
 #[derive(Debug)]
 pub struct ServerOptions {
     /// Decision threads, at least 1.
     pub threads: usize,
-    /// Limits on connections.
     pub connections: ConnectionLimits,
-    /// Access of users to domains.
     pub access: DomainAccess,
-    /// Access of users to pools.
     pub pools: PoolAccess,
-    /// Counters of the server.
     pub telemetry: Arc<ServerCounters>,
     /// Whether decision threads request short slices from the scheduler.
     pub request_short_slices: bool,
@@ -164,7 +159,6 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
 
 impl Server {
     /// Returns a way for adapters to connect from within this process.
-    #[must_use]
     pub fn connector(&self) -> Connector {
         Connector::new(&self.shared, &self.threads)
     }

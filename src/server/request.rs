@@ -183,7 +183,6 @@ impl<'a> RequestContext<'a> {
         self.client.abandon_requests(&options.abandoned, self.now);
     }
 
-    /// Makes the recorded event of a decision.
     fn decided_event(&self, decision: &engine::Decision<'_>) -> NotedKind {
         let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         NotedKind::Decided {

@@ -22,13 +22,11 @@ pub struct SocketFile {
 
 impl SocketFile {
     /// Returns device and inode of the socket; `None` if the path of a passed socket did not exist.
-    #[must_use]
     pub fn identity(&self) -> Option<(u64, u64)> {
         *self.identity.lock()
     }
 
     /// Says why new processes cannot connect, if the file is not at its path.
-    #[must_use]
     pub fn obstacle(&self) -> Option<String> {
         let obstacle = self.obstacle.lock();
         let text = |why: &String| {

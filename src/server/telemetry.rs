@@ -15,7 +15,6 @@ use crate::protocol::{Code, MissReason, MissedCounts};
 /// Counts since the start, and the number of open connections.
 #[derive(Debug, Default)]
 pub struct ServerCounters {
-    /// Open connections.
     pub connections: AtomicU64,
     /// Idle surplus connections that were closed to admit others.
     pub connections_reclaimed: AtomicU64,
@@ -190,7 +189,6 @@ impl ServerCounters {
 pub(super) struct MissedReports(Mutex<MissedCounts>);
 
 impl MissedReports {
-    /// Adds a client's report.
     pub(super) fn add(&self, missed: &MissedCounts) {
         let mut unlogged = self.0.lock();
         for (reason, more) in missed.iter() {
