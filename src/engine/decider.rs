@@ -86,7 +86,6 @@ impl Decider {
         judgement.charge(&selection, charge, workspace)
     }
 
-    /// Whether the next batch must be timed.
     #[inline]
     pub fn should_time_decision(&mut self) -> bool {
         self.batches = self.batches.wrapping_add(1);

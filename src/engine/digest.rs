@@ -27,7 +27,6 @@ impl HashKey {
         KeyHash(SipHash::new(key))
     }
 
-    /// Returns a hash for other purposes than rule keys.
     pub(super) fn for_purpose(&self, purpose: &str) -> KeyHash {
         // A rule hashes three texts: no list of one text has the same hash.
         KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))

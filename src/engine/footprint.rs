@@ -58,7 +58,6 @@ pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
 pub struct KindsInUse(u16);
 
 impl KindsInUse {
-    /// Returns the kinds of these rules.
     pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> KindsInUse {
         let kinds = rules.into_iter().flat_map(memory_kinds);
         KindsInUse(kinds.fold(0, |bits, kind| bits | 1 << kind as u16))

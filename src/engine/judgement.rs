@@ -187,7 +187,6 @@ impl<'d> Judgement<'d> {
         Decision { verdict: Verdict::Limit, retry_after: None, priority, domain, ..Decision::unlimited() }
     }
 
-    /// Returns the gate of the session's pool, if this domain has one.
     fn find_gate(&self, session: &Session) -> Option<&'d Gate> {
         self.compiled.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
@@ -348,7 +347,6 @@ impl<'d> Judgement<'d> {
         index.and_then(|index| self.compiled.domain.priorities().get(index)).map(|name| &**name)
     }
 
-    /// The counter slot of the binding rule.
     fn decision_slot(&self, decision: &Decision<'_>) -> Slot {
         let named = decision.binding.and_then(|binding| {
             self.compiled.each_rule().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
@@ -361,7 +359,6 @@ impl<'d> Judgement<'d> {
         Some(LimitView { rule, level: check.shown_level()? })
     }
 
-    /// Returns the rate of the allowance of a check.
     fn rate(&self, check: &StageCheck) -> Option<&'d str> {
         let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
         rule.limit.allowance(check.allowance)?.rate.as_deref()
@@ -447,7 +444,6 @@ fn before_remote_check(
     Err(Arc::new(Shortfalls { needs, patience }))
 }
 
-/// The intent of a request, and whether it may make a remote check.
 fn choose_intent(request: &Request<'_>) -> Intent {
     match request.op {
         Op::Peek => Intent::Peek,

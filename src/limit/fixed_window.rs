@@ -168,7 +168,6 @@ impl FixedWindowQuota {
         (end.saturating_sub(nanos), end)
     }
 
-    /// The length of the longest window, in nanoseconds.
     pub fn window_nanos_max(&self) -> u64 {
         // Where a zone changes its clocks or skips a date, a window may be longer by up to a day.
         let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;

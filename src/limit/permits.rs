@@ -191,7 +191,6 @@ pub struct PermitReply {
 const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 
 impl Permits {
-    /// No permits of a key of this limit.
     pub fn none_of(budget: u64) -> Permits {
         Permits { budget, ..Permits::default() }
     }
@@ -202,7 +201,6 @@ impl Permits {
         Permits { tracked: true, expires_at: now, ..Permits::none_of(budget) }
     }
 
-    /// Moves the key to another budget.
     pub fn set_budget(&mut self, budget: u64) {
         self.budget = budget;
     }
@@ -218,7 +216,6 @@ impl Permits {
         self.budget
     }
 
-    /// Permits of this host, used or idle.
     pub fn unexpired(&self, now: Timestamp) -> u32 {
         if now < self.expires_at { self.held } else { 0 }
     }

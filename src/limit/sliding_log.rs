@@ -201,7 +201,6 @@ impl SlidingLogState {
         }
     }
 
-    /// The numbers of a reply about this key.
     pub fn level(&self, quota: &SlidingLogQuota, now: Now) -> QuotaLevel {
         let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);

@@ -175,7 +175,6 @@ impl SlidingWindowState {
         self.0.remove_of(usize::try_from(back).unwrap_or(usize::MAX), amount);
     }
 
-    /// The numbers of a reply about this key.
     pub fn level(&self, quota: &SlidingWindowQuota, now: Now) -> QuotaLevel {
         let view = self.view(quota, now);
         let limit = u64::from(quota.count);

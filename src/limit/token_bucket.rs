@@ -134,7 +134,6 @@ impl GcraState {
         }
     }
 
-    /// The numbers of a reply about this key.
     #[inline(always)]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));

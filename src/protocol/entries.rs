@@ -9,7 +9,6 @@ use super::{COST_MAX, ID_MAX};
 /// Connections and ids of abandoned requests.
 pub type Abandoned<'a> = WireList<'a, (u64, u64)>;
 
-/// A list, iterated in order.
 #[derive(Clone, Copy)]
 pub struct WireList<'a, T> {
     source: ListSource<'a, T>,

@@ -119,7 +119,6 @@ impl FaultReason {
     }
 }
 
-/// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExpectedField {
     field: &'static str,

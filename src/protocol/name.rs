@@ -13,7 +13,6 @@ pub(super) fn as_text(bytes: &[u8]) -> Option<&str> {
     }
 }
 
-/// Whether a frame takes the text as a name.
 pub(crate) fn is_name(text: &str) -> bool {
     as_name(text.as_bytes()).is_some()
 }

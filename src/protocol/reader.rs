@@ -161,7 +161,6 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
-    /// Reads bytes: a `bin`.
     pub(super) fn binary(&mut self) -> Option<&'a [u8]> {
         let length = match self.marker()? {
             Marker::Bin8 => self.length8(),

@@ -176,7 +176,6 @@ impl<T> AcceptedQueue<T> {
         }
     }
 
-    /// Takes the next connection.
     fn pop(&mut self) -> Option<T> {
         let (user, mut waiting) = self.users.pop_front()?;
         let next = waiting.pop_front();

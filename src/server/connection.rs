@@ -73,7 +73,6 @@ struct ClientConnection<'p> {
     charge: MemoryCharge,
     /// The deadline of HELLO. A healthy connection has neither deadline and needs no timer.
     hello_deadline: Option<Pin<Box<Sleep>>>,
-    /// The deadline of an incomplete frame.
     frame_deadline: Option<Pin<Box<Sleep>>>,
     /// The peer reads no more. Frames that it sent before are still handled, as one may be a RELEASE.
     write_closed: bool,

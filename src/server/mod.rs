@@ -85,7 +85,6 @@ struct ServerState {
 }
 
 impl ServerState {
-    /// Adds a client's report of decisions made without the daemon.
     fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
@@ -117,7 +116,6 @@ impl ServerState {
     }
 }
 
-/// A server with running decision threads.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerState>,

@@ -27,7 +27,6 @@ pub struct ThreadHealth {
 struct ThreadPulse {
     /// The last check in nanoseconds plus 1; 0 before the first.
     checked: AtomicU64,
-    /// Whether the thread waits for events.
     is_parked: AtomicBool,
     /// Wakes a decision thread for its check. It has no timer of its own, as a runtime with a timer reads the clock whenever
     /// it waits.
@@ -35,7 +34,6 @@ struct ThreadPulse {
 }
 
 impl ThreadHealth {
-    /// Makes the health of a server with this number of decision threads.
     pub fn new(threads: usize) -> ThreadHealth {
         let threads: Box<[ThreadPulse]> = (0..=threads.max(1)).map(|_| ThreadPulse::default()).collect();
         ThreadHealth { silent: AtomicUsize::new(threads.len()), threads, all_checked: Notify::new() }
