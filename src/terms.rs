@@ -34,10 +34,22 @@ impl Verdict {
         self as u8
     }
 
-    /// Returns the name in texts.
     pub fn name(self) -> &'static str {
         self.into()
     }
+}
+
+/// The op of a check; its number is that on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+#[repr(u8)]
+pub enum Op {
+    /// Begins a request with an end (a lease): charged when allowed.
+    Acquire = 1,
+    /// Counts a request without an end: charged when allowed.
+    Hit = 3,
+    /// Judges without any change of state or counters.
+    Peek = 4,
 }
 
 /// The kind of a note about a rule.
@@ -89,7 +101,6 @@ impl WorkOutcome {
         self as u8
     }
 
-    /// Returns the name in texts.
     pub fn name(self) -> &'static str {
         self.into()
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::leases::Session;
 use crate::clock::Micros;
+pub use crate::terms::Op;
 use crate::terms::RefundReference;
 
 /// One request to be judged. Everything is borrowed from the frame it came in.
@@ -65,7 +66,6 @@ impl<'a> Descriptors<'a> {
         Descriptors { attributes, ends: &[] }
     }
 
-    /// Iterates over the descriptors as lists of attributes.
     pub fn iter(&self) -> impl Iterator<Item = &'a [(&'a str, &'a str)]> + Clone + use<'a> {
         let (attributes, mut start) = (self.attributes, 0);
         let whole = if self.ends.is_empty() { Some(attributes) } else { None };
@@ -110,16 +110,6 @@ pub struct RefundBy<'a> {
     pub reference: RefundReference<'a>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Begins a request with an end (a lease): charged when allowed.
-    Acquire,
-    /// Counts a request without an end: charged when allowed.
-    Hit,
-    /// Judges without any change of state or counters.
-    Peek,
-}
-
 pub type Cost<'a> = ByUnit<'a, u32>;
 
 /// The amount of a charge, within ± 2³².
@@ -136,7 +126,6 @@ pub enum ByUnit<'a, N> {
 
 /// Numbers by unit, in any representation: the engine reads the units of its rules without copies.
 pub trait UnitNumbers<N>: fmt::Debug {
-    /// Visits each given unit with its number.
     fn each(&self, visit: &mut dyn FnMut(&str, N));
 }
 
@@ -178,5 +167,4 @@ impl<N: Copy> ByUnit<'_, N> {
     }
 }
 
-/// The default unit.
 pub const UNIT_REQUESTS: &str = "requests";

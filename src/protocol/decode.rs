@@ -14,7 +14,7 @@ use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
 use super::reader::PayloadReader;
 use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
-use crate::terms::WorkOutcome;
+use crate::terms::{Op, WorkOutcome};
 
 /// Decodes the payload of a frame that may be any request; its descriptors replace the contents of `descriptors`.
 ///
@@ -125,11 +125,12 @@ fn read_by_op<'a>(
 
 #[inline(always)]
 fn to_request(op: u64, judge: CheckRequest<'_>) -> RequestFrame<'_> {
-    match op {
-        HIT => RequestFrame::Hit(judge),
-        ACQUIRE => RequestFrame::Acquire(judge),
-        _ => RequestFrame::Peek(judge),
-    }
+    let op = match op {
+        HIT => Op::Hit,
+        ACQUIRE => Op::Acquire,
+        _ => Op::Peek,
+    };
+    RequestFrame::Check(op, judge)
 }
 
 #[inline]
@@ -299,10 +300,10 @@ fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Reque
 }
 
 pub(super) const HELLO: u64 = 0;
-pub(super) const ACQUIRE: u64 = 1;
+const ACQUIRE: u64 = Op::Acquire as u64;
 pub(super) const RELEASE: u64 = 2;
-pub(super) const HIT: u64 = 3;
-pub(super) const PEEK: u64 = 4;
+const HIT: u64 = Op::Hit as u64;
+const PEEK: u64 = Op::Peek as u64;
 pub(super) const CHARGE: u64 = 5;
 pub(super) const RENEW: u64 = 6;
 pub(super) const SIGNAL: u64 = 7;

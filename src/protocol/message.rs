@@ -3,14 +3,12 @@
 use strum::VariantArray;
 
 use super::entries::{Abandoned, WireEntry, WireList};
-use crate::terms::{RefundReference, WorkOutcome};
+use crate::terms::{Op, RefundReference, WorkOutcome};
 
 /// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFrame<'a> {
     Hello(HelloFrame<'a>),
-    /// Checks a request that will end with a RELEASE.
-    Acquire(CheckRequest<'a>),
     Release {
         /// The request's id; `None` for no reply.
         id: Option<u64>,
@@ -18,11 +16,7 @@ pub enum RequestFrame<'a> {
         lease: u64,
         outcome: WorkOutcome,
     },
-    /// Checks a request without a lease.
-    Hit(CheckRequest<'a>),
-    /// Checks as ACQUIRE would, without any change.
-    Peek(CheckRequest<'a>),
-    /// Charges after the fact.
+    Check(Op, CheckRequest<'a>),
     Charge(ChargeFrame<'a>),
     Renew {
         id: u64,
@@ -45,15 +39,13 @@ pub enum RequestFrame<'a> {
 impl<'a> RequestFrame<'a> {
     /// Makes a HIT of cost 1 with default values.
     pub fn hit(id: u64, domain: &'a str) -> RequestFrame<'a> {
-        RequestFrame::Hit(CheckRequest::new(id, domain))
+        RequestFrame::Check(Op::Hit, CheckRequest::new(id, domain))
     }
 
     /// The id that the reply repeats; `None` if the client wants no reply.
     pub fn id(&self) -> Option<u64> {
         match self {
-            RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge) => {
-                Some(judge.id)
-            }
+            RequestFrame::Check(_, judge) => Some(judge.id),
             RequestFrame::Renew { id, .. } | RequestFrame::Ping { id } => Some(*id),
             RequestFrame::Hello(hello) => Some(hello.id),
             RequestFrame::Charge(charge) => charge.id,
@@ -103,7 +95,6 @@ where
     Units(WireList<'a, (&'a str, N)>),
 }
 
-/// The fields of CHARGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeFrame<'a> {
     pub id: Option<u64>,
@@ -131,7 +122,6 @@ pub struct RequestOptions<'a> {
     pub abandoned: Abandoned<'a>,
 }
 
-/// The fields of HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloFrame<'a> {
     pub id: u64,

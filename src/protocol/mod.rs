@@ -6,7 +6,7 @@
 //! side, [`encode_request`] and [`mod@decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
-//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, RequestFrame, decode_request, encode_request, split_frame};
+//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, Op, RequestFrame, decode_request, encode_request, split_frame};
 //!
 //! let mut bytes = Vec::new();
 //! let mut descriptors = DescriptorList::new();
@@ -16,7 +16,7 @@
 //! let mut descriptors = DescriptorList::new(); // after the bytes that it will point into
 //! let FrameSplit::Frame { payload, consumed } = split_frame(&bytes) else { panic!("a whole frame was written") };
 //! assert_eq!(consumed, bytes.len());
-//! let Ok(RequestFrame::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
+//! let Ok(RequestFrame::Check(Op::Hit, judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
 //! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", CostField::Requests(1)));
 //! assert_eq!(descriptors.attributes(), [("user", "u1")]);
 //! ```
@@ -55,7 +55,7 @@ pub(crate) use name::is_name;
 pub use reply::{DecisionReply, LimitEntry, WireReply};
 pub use shorten::{shorten, shorten_value};
 
-pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
+pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 
 pub const VERSION: u64 = 1;
 
@@ -82,10 +82,8 @@ pub const PAIRS_MAX: usize = 16;
 /// The longest name: domain, priority, pool, unit, attribute key.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// The longest attribute value.
 pub const VALUE_BYTES_MAX: usize = 1_024;
 
-/// The longest `idem`.
 pub const IDEM_BYTES_MAX: usize = 64;
 
 /// The longest `client` in HELLO: it appears in logs and in lists of connections.

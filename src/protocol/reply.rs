@@ -37,9 +37,7 @@ pub enum WireReply<'a> {
         message: &'a str,
     },
     /// The daemon is draining: the client finishes, then reconnects.
-    Goodbye {
-        reason: &'a str,
-    },
+    Goodbye { reason: &'a str },
 }
 
 /// A decision. Durations are microseconds, rounded up.

@@ -14,7 +14,7 @@ use super::pending::PendingRequests;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Shortfalls};
+use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
     Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION, WireReply,
     decode_first, decode_request, encode_fault, encode_reply, split_frame,
@@ -52,7 +52,6 @@ pub(super) struct FrameHandler {
     info: ConnectionInfo,
     grants: UnwrittenGrants,
     domains: SeenDomains,
-    /// Requests that wait for remote checks.
     pub(super) pending: PendingRequests,
 }
 
@@ -187,23 +186,12 @@ impl FrameHandler {
         let mut descriptors = DescriptorList::new();
         let request = decode_request(payload, &mut descriptors);
         *id = request.as_ref().ok().and_then(RequestFrame::id);
-        if let Ok(RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge)) =
-            &request
-        {
-            self.domains.add(judge.domain, &self.shared, self.info.user);
-        }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
-            Ok(RequestFrame::Hit(judge)) => {
-                let after = context.decide(Op::Hit, &judge, check, decider, replies, grants);
+            Ok(RequestFrame::Check(op, judge)) => {
+                self.domains.add(judge.domain, &self.shared, self.info.user);
+                let after = context.decide(op, &judge, check, decider, replies, grants);
                 self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
-            }
-            Ok(RequestFrame::Acquire(judge)) => {
-                let after = context.decide(Op::Acquire, &judge, check, decider, replies, grants);
-                self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
-            }
-            Ok(RequestFrame::Peek(judge)) => {
-                context.decide(Op::Peek, &judge, check, decider, replies, grants)
             }
             Ok(RequestFrame::Charge(charge)) => context.charge(&charge, decider, replies),
             Ok(RequestFrame::Ping { id }) => {
@@ -407,7 +395,6 @@ pub(super) enum AfterFrame {
     Wait(Arc<Shortfalls>),
 }
 
-/// The name and version of the daemon.
 const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 /// Domains remembered for one connection: most applications use one.

@@ -76,7 +76,7 @@ impl<'a> RequestContext<'a> {
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
-                if decision.unmatched == Some(Unmatched::Rule) {
+                if decision.unmatched == Some(Unmatched::Rule) && op != Op::Peek {
                     return AfterFrame::Unmatched;
                 }
             }
@@ -152,7 +152,6 @@ impl<'a> RequestContext<'a> {
         write_done(Some(id), ok, replies)
     }
 
-    /// Takes a sample of a signal that the application pushes.
     pub(super) fn signal(
         &self,
         id: Option<u64>,
