@@ -1,6 +1,5 @@
 //! The judgement of one request: selects the rules in force that apply and combines their results.
 
-mod charging;
 mod noting;
 mod one_rule;
 mod several_rules;
@@ -40,11 +39,11 @@ pub(super) struct Judgement<'d> {
 }
 
 #[derive(Clone, Copy)]
-struct ListEntry<'d> {
+pub(super) struct ListEntry<'d> {
     number: u32,
     slot: Slot,
     /// Whether it decides alone: it exempts, or its denial is enforced.
-    decides: bool,
+    pub(super) decides: bool,
     listed: &'d ListedEntry,
 }
 
@@ -193,7 +192,7 @@ impl<'d> Judgement<'d> {
 
     /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
     /// enforced, the first shadow denial.
-    fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
+    pub(super) fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
         let rules = self.compiled.domain.rules().len();
         let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {

@@ -8,7 +8,6 @@ pub mod concurrency;
 mod entries;
 pub mod fixed_window;
 pub mod leaky_bucket;
-pub mod permits;
 mod rate;
 mod ring;
 pub mod share;

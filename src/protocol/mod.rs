@@ -24,7 +24,6 @@
 mod decode;
 mod decode_reply;
 mod descriptors;
-mod elements;
 mod encode;
 mod encode_reply;
 mod entries;
@@ -32,9 +31,7 @@ mod fault;
 mod frame;
 mod message;
 mod name;
-mod options;
 mod reader;
-mod reply;
 mod shorten;
 mod wellformed;
 mod writer;
@@ -48,11 +45,10 @@ pub use entries::{Abandoned, WireEntry, WireList};
 pub use fault::{Code, Fault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, RequestFrame,
-    RequestOptions, UnitsField,
+    AmountField, ChargeFrame, CheckRequest, CostField, DecisionReply, HelloFrame, LimitEntry, MissReason,
+    MissedCounts, RequestFrame, RequestOptions, UnitsField, WireReply,
 };
 pub(crate) use name::is_name;
-pub use reply::{DecisionReply, LimitEntry, WireReply};
 pub use shorten::{shorten, shorten_value};
 
 pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};

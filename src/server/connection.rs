@@ -11,9 +11,8 @@ use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use super::ServerState;
-use super::activity::Activity;
 use super::answer::{FrameHandler, NextStep};
-use super::connections::ConnectionPermit;
+use super::connections::{Activity, ConnectionPermit};
 use super::fair_queue::QueueMembership;
 use super::membership::ConnectionInfo;
 use super::memory_charge::MemoryCharge;

@@ -3,7 +3,6 @@
 
 mod accept;
 mod access;
-mod activity;
 mod answer;
 mod connection;
 mod connections;
@@ -18,7 +17,6 @@ mod pending;
 mod processes;
 mod pulse;
 mod request;
-mod socket_file;
 mod stream;
 mod telemetry;
 
@@ -34,11 +32,10 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
-pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
+pub use listener::{BindError, Listener, SocketFile, connect_at_once, retry_until_open};
 pub use memory_charge::AdapterMemory;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
-pub use socket_file::SocketFile;
 pub use telemetry::{RAISED, ServerCounters};
 
 use crate::clock::Clock;
