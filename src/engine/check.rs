@@ -149,15 +149,6 @@ impl StageCheck {
         self.enforced && !self.passes()
     }
 
-    /// Returns the level for a reply: whatever a blocked key has left, nothing passes before the end of its block.
-    pub(super) fn shown_level(&self) -> Option<QuotaLevel> {
-        let level = self.level?;
-        match self.outcome {
-            Outcome::Later(reset) if self.is_blocked => Some(QuotaLevel { remaining: 0, reset, ..level }),
-            _ => Some(level),
-        }
-    }
-
     /// Returns whether refused requests are charged too.
     pub(super) fn counts_refused(&self, context: &CheckContext<'_>) -> bool {
         self.find_limit(context)

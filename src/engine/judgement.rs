@@ -355,7 +355,7 @@ impl<'d> Judgement<'d> {
 
     fn limit_view(&self, check: &StageCheck) -> Option<LimitView<'d>> {
         let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
-        Some(LimitView { rule, level: check.shown_level()? })
+        Some(LimitView { rule, level: check.level? })
     }
 
     fn rate(&self, check: &StageCheck) -> Option<&'d str> {

@@ -10,7 +10,7 @@ use super::leases::LeaseResource;
 use super::request::{Charge, Descriptors, Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRule};
 use crate::clock::Now;
-use crate::limit::QuotaLevel;
+use crate::limit::{Quota, QuotaLevel};
 use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
 use crate::terms::NoteKind;
 
@@ -123,7 +123,8 @@ impl Workspace {
         for at in 0..self.matching.len() {
             let Some((number, rule, compiled_rule)) = self.rule_at(at, compiled) else { continue };
             let amount = self.unit_amounts.get(compiled_rule.unit).copied().flatten();
-            let Some(amount) = amount.filter(|_| rule.expires.is_none()) else { continue };
+            let is_charged = rule.expires.is_none() && !matches!(rule.limit.quota(), Some(Quota::LeakyBucket(_)));
+            let Some(amount) = amount.filter(|_| is_charged) else { continue };
             self.add(&compiled.domain, number, compiled_rule, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
@@ -260,7 +261,7 @@ impl Workspace {
         let first_node = self.checks.len().saturating_sub(self.hits.len());
         for (at, check) in self.checks.iter().enumerate() {
             let is_named = domain.rules().get(check.rule as usize).is_some_and(|rule| rule.advertise);
-            let Some(level) = check.shown_level().filter(|_| is_named) else { continue };
+            let Some(level) = check.level.filter(|_| is_named) else { continue };
             let hit = at.checked_sub(first_node).and_then(|index| self.hits.get(index));
             let hit = hit.filter(|hit| hit.hit.rule == check.rule);
             let descriptors =

@@ -299,8 +299,10 @@ const STALL_ATTRIBUTE: &str = "debug-stall";
 fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let mut notes: Vec<_> = decision.notes().collect();
     notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())));
-    let all: Option<Vec<_>> =
-        frame.options.all.then(|| decision.matching_limits().map(limit_entry).collect());
+    let all = || decision.matching_limits().map(limit_entry).collect::<Vec<_>>();
+    // A repeated grant has lost them if the first request did not ask, or the rules have changed: it is not without limits.
+    let has_lost_all = decision.binding.is_some_and(|view| view.rule.advertise);
+    let all = frame.options.all.then(all).filter(|all| !all.is_empty() || !has_lost_all);
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
@@ -321,6 +323,11 @@ fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &en
     }
     reply.rate = decision.rate.filter(|_| !reply.hide);
     reply.blocked = decision.blocked;
+    if decision.blocked {
+        // Whatever a blocked caller has left, nothing passes before the end of the block.
+        (reply.remaining, reply.reset_us) =
+            (reply.remaining.and(Some(0)), reply.reset_us.and(reply.retry_us));
+    }
     let digest = decision.refused_key().filter(|_| !reply.hide).map(|key| key.to_hex());
     reply.digest = digest.as_deref();
     reply.rule = decision.rule_name();

@@ -69,6 +69,9 @@ fn idempotency_key_repeats_grant_across_connections() {
         let reply = ask(wire, work.clone(), json!(1), idem.clone());
         assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(4)), "{reply}");
     }
+    // The limits that the first request did not ask for are not remembered.
+    let reply = ask(&mut one, work.clone(), json!(1), json!({"idem": "x", "all": true}));
+    assert_eq!((&reply[6], &reply[11]), (&json!(4), &json!(null)), "{reply}");
     let reply = ask(&mut stranger, work.clone(), json!(1), idem.clone());
     assert_eq!(reply[6], json!(3), "another session's is another request: {reply}");
     let reply = ask(&mut one, work, json!(2), idem);
