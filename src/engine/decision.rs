@@ -142,12 +142,7 @@ impl<'d> Decision<'d> {
     }
 
     /// All matching limits, in file order; empty unless requested.
-    pub fn limits(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
-        self.matching_limits().map(|limit| limit.view)
-    }
-
-    /// As [`limits`](Decision::limits), with the part of each in the decision.
-    pub fn matching_limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
+    pub fn limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
         self.limits_by_index.iter().filter_map(|listed| {
             let view = LimitView { rule: self.rule_at(listed.rule)?, level: listed.level };
             Some(MatchingLimit { view, refuses: listed.refuses, descriptors: listed.descriptors })

@@ -123,7 +123,8 @@ impl Workspace {
         for at in 0..self.matching.len() {
             let Some((number, rule, compiled_rule)) = self.rule_at(at, compiled) else { continue };
             let amount = self.unit_amounts.get(compiled_rule.unit).copied().flatten();
-            let is_charged = rule.expires.is_none() && !matches!(rule.limit.quota(), Some(Quota::LeakyBucket(_)));
+            let is_charged =
+                rule.expires.is_none() && !matches!(rule.limit.quota(), Some(Quota::LeakyBucket(_)));
             let Some(amount) = amount.filter(|_| is_charged) else { continue };
             self.add(&compiled.domain, number, compiled_rule, selection, 0);
             self.amounts.resize(self.checks.len(), amount);

@@ -32,7 +32,6 @@ mod frame;
 mod message;
 mod name;
 mod reader;
-mod shorten;
 mod wellformed;
 mod writer;
 
@@ -49,7 +48,7 @@ pub use message::{
     MissedCounts, RequestFrame, RequestOptions, UnitsField, WireReply,
 };
 pub(crate) use name::is_name;
-pub use shorten::{shorten, shorten_value};
+pub use name::{shorten, shorten_value};
 
 pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 

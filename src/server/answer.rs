@@ -16,8 +16,8 @@ use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
-    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION, WireReply,
-    decode_first, decode_request, encode_fault, encode_reply, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, RequestFrame, VERSION, WireReply, decode_first,
+    decode_request, encode_fault, encode_reply, split_frame,
 };
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -256,17 +256,14 @@ impl FrameHandler {
 
     /// Handles the first frame, which must be HELLO.
     fn handle_first(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> AfterFrame {
-        match decode_first(payload) {
-            Ok(hello) => self.handle_hello(&hello, replies, now),
-            Err(fault) => self.write_fault(&fault, replies),
-        }
-    }
-
-    fn handle_hello(&mut self, hello: &HelloFrame<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
+        let hello = match decode_first(payload) {
+            Ok(hello) => hello,
+            Err(fault) => return self.write_fault(&fault, replies),
+        };
         let shared = &self.shared;
         let library = ClientKind::parse(hello.client);
         shared.add_missed(library, &hello.missed);
-        let member = match Membership::join(shared, &self.info, hello, library, now) {
+        let member = match Membership::join(shared, &self.info, &hello, library, now) {
             Ok(member) => member,
             Err(refusal) => {
                 let code = refusal.code();
