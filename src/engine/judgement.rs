@@ -1,6 +1,5 @@
 //! The judgement of one request: selects the rules in force that apply and combines their results.
 
-mod noting;
 mod one_rule;
 mod several_rules;
 
