@@ -10,8 +10,8 @@ use std::hint::black_box;
 
 use tidegate::clock::read_boot_nanos;
 use tidegate::protocol::{
-    CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, RequestFrame, Verdict, decode_request,
-    encode_decision, encode_request,
+    CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, Op, RequestFrame, Verdict,
+    decode_request, encode_decision, encode_request,
 };
 
 fn main() {
@@ -47,7 +47,7 @@ fn everyday(rounds: u32, run: impl Fn(&str, u32, &mut dyn FnMut())) {
 #[inline(never)]
 fn decode_hit<'a>(payload: &'a [u8], descriptors: &mut DescriptorList<'a>) -> Result<u64, Fault> {
     match decode_request(payload, descriptors)? {
-        RequestFrame::Hit(judge) => Ok(match judge.cost {
+        RequestFrame::Check(Op::Hit, judge) => Ok(match judge.cost {
             CostField::Requests(cost) => judge.id + judge.domain.len() as u64 + cost,
             CostField::Units(_) => 0,
         }),

@@ -15,35 +15,27 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The origin itself.
     pub const ORIGIN: Timestamp = Timestamp(0);
 
-    /// Makes a timestamp from nanoseconds since the origin.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Timestamp {
         Timestamp(nanos)
     }
 
-    /// Returns the nanoseconds since the origin.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Returns the time from `earlier` to `self`; zero if `earlier` is the later one.
-    #[must_use]
     pub const fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
     /// Returns the nanoseconds from `earlier` to `self`; zero if `earlier` is the later one.
-    #[must_use]
     pub const fn nanos_since(self, earlier: Timestamp) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// Returns the timestamp `span` later, saturating at 584 years.
-    #[must_use]
     pub fn after(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -60,19 +52,16 @@ pub struct Now {
 
 impl Now {
     /// Returns the time `nanos` nanoseconds after an origin that is the Unix epoch: for tests and replays.
-    #[must_use]
     pub const fn at_nanos(nanos: u64) -> Now {
         Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: 0 }
     }
 
     /// Converts a time to nanoseconds of Unix time, by the wall clock as it is now.
-    #[must_use]
     pub fn to_unix_nanos(self, at: Timestamp) -> i64 {
         i64::try_from(at.0).unwrap_or(i64::MAX).saturating_add(self.utc_offset_nanos)
     }
 
     /// Converts nanoseconds of Unix time; the origin for earlier times.
-    #[must_use]
     pub fn from_unix_nanos(self, unix: i64) -> Timestamp {
         Timestamp(u64::try_from(unix.saturating_sub(self.utc_offset_nanos)).unwrap_or(0))
     }
@@ -83,17 +72,14 @@ impl Now {
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// No time at all.
     pub const ZERO: Micros = Micros(0);
 
     /// Converts nanoseconds, rounded up.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Micros {
         Micros(nanos.div_ceil(NANOS_PER_MICRO))
     }
 
     /// Converts to nanoseconds, saturated at `u64::MAX`.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0.saturating_mul(NANOS_PER_MICRO)
     }
@@ -146,13 +132,11 @@ pub struct Clock {
 
 impl Clock {
     /// Starts a timeline: the origin is now.
-    #[must_use]
     pub fn start() -> Clock {
         Clock::resume(Timestamp::ORIGIN, read_boot_nanos())
     }
 
     /// Continues a timeline, which was at `start` when the boot-time clock was at `start_boot_nanos`.
-    #[must_use]
     pub fn resume(start: Timestamp, start_boot_nanos: u64) -> Clock {
         let start = Now { at: start, utc_offset_nanos: 0 };
         let mut clock = Clock { start_boot_nanos, start, utc: AtomicI64::new(i64::MIN) };
@@ -163,19 +147,16 @@ impl Clock {
 
     /// Returns the time at which this clock was made, later than the origin if it continues a timeline. Its Unix time
     /// does not change when the wall clock is set later.
-    #[must_use]
     pub fn started_at(&self) -> Now {
         self.start
     }
 
     /// Reads the boot-time clock. The wall clock is the last sample.
-    #[must_use]
     pub fn now(&self) -> Now {
         Now { at: self.timestamp(), utc_offset_nanos: self.utc.load(Ordering::Relaxed) }
     }
 
     /// Returns the value of the boot-time clock at a moment of this timeline.
-    #[must_use]
     pub fn boot_nanos_at(&self, at: Timestamp) -> u64 {
         self.start_boot_nanos.saturating_add(at.0.saturating_sub(self.start.at.0))
     }
@@ -215,20 +196,17 @@ impl Clock {
 }
 
 /// Reads the boot-time clock in nanoseconds, for tools that measure a span.
-#[must_use]
 pub fn read_boot_nanos() -> u64 {
     read_nanos(ClockId::Boottime)
 }
 
 /// Reads the monotonic clock in microseconds, which the protocol of service managers uses. Not for other uses: it stops
 /// while the machine sleeps.
-#[must_use]
 pub fn read_monotonic_micros() -> u64 {
     read_nanos(ClockId::Monotonic) / 1_000
 }
 
 /// Reads the CPU time that all threads of this process have used since its start, in nanoseconds.
-#[must_use]
 pub fn read_cpu_nanos() -> u64 {
     read_nanos(ClockId::ProcessCPUTime)
 }
@@ -241,7 +219,6 @@ fn read_nanos(clock: ClockId) -> u64 {
 }
 
 /// Reads the wall clock in nanoseconds since 1970. It steps: only for comparison across a reboot.
-#[must_use]
 pub fn unix_nanos() -> i64 {
     #[allow(clippy::disallowed_methods, reason = "this is the one place")]
     match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
@@ -258,5 +235,4 @@ const SAMPLES_MAX: usize = 4;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds in a microsecond.
 pub const NANOS_PER_MICRO: u64 = 1_000;

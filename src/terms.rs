@@ -30,16 +30,26 @@ pub enum Verdict {
 impl Verdict {
     /// Returns the number on the wire.
     #[inline]
-    #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Returns the name in texts.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
+}
+
+/// The op of a check; its number is that on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+#[repr(u8)]
+pub enum Op {
+    /// Begins a request with an end (a lease): charged when allowed.
+    Acquire = 1,
+    /// Counts a request without an end: charged when allowed.
+    Hit = 3,
+    /// Judges without any change of state or counters.
+    Peek = 4,
 }
 
 /// The kind of a note about a rule.
@@ -64,7 +74,6 @@ pub enum NoteKind {
 
 impl NoteKind {
     /// Returns the name on the wire.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -78,7 +87,6 @@ impl NoteKind {
 #[schemars(inline)]
 #[repr(u8)]
 pub enum WorkOutcome {
-    /// It succeeded.
     Ok = 0,
     /// It failed, or no outcome is given.
     #[default]
@@ -89,13 +97,10 @@ pub enum WorkOutcome {
 
 impl WorkOutcome {
     /// Returns the number on the wire.
-    #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Returns the name in texts.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -127,11 +132,9 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes.
     pub const ALL: &[Mode] = Mode::VARIANTS;
 
     /// Returns the name in rules files and on the wire.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -139,7 +142,6 @@ impl Mode {
 
 /// Whether a character hides on a screen: it ends a line, or turns the direction of the text around it, so that a name
 /// with it looks like another one or like two lines.
-#[must_use]
 pub fn is_deceptive(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -147,7 +149,6 @@ pub fn is_deceptive(character: char) -> bool {
 }
 
 /// Formats a count in groups of three digits: `12 345`.
-#[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let grouped = digits.char_indices().map(|(index, digit)| match (digits.len() - index) % 3 {
@@ -158,20 +159,17 @@ pub fn count(number: u64) -> String {
 }
 
 /// Formats bytes as hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Formats a count with its noun, whose plural ends with `s`: `1 line`, `2 000 lines`.
-#[must_use]
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 /// Formats an error of the system without its number: `No such file or directory`.
-#[must_use]
 pub fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     text.split_once(" (os error ").map_or_else(|| text.clone(), |(words, _)| words.to_owned())

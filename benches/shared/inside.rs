@@ -62,7 +62,9 @@ impl Inside {
     pub(crate) fn answer(&mut self, frame: &[u8], now: Now) -> &[u8] {
         let mut descriptors = DescriptorList::new();
         let FrameSplit::Frame { payload, .. } = protocol::split_frame(frame) else { panic!("a whole frame") };
-        let Ok(RequestFrame::Hit(judge)) = protocol::decode_request(payload, &mut descriptors) else {
+        let Ok(RequestFrame::Check(protocol::Op::Hit, judge)) =
+            protocol::decode_request(payload, &mut descriptors)
+        else {
             panic!("a HIT")
         };
         let EngineAnswer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now) else {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tidegate::clock::read_boot_nanos;
 use tidegate::protocol::{
-    CheckRequest, DecisionReply, DescriptorList, FrameSplit, HelloFrame, ReplyScratch, RequestFrame,
+    CheckRequest, DecisionReply, DescriptorList, FrameSplit, HelloFrame, Op, ReplyScratch, RequestFrame,
     WireReply, decode_reply, encode_request, split_frame,
 };
 
@@ -70,7 +70,7 @@ fn kill_one(socket: &Path, asking: &mut Client) -> io::Result<f64> {
 pub(crate) fn hold(socket: &Path) -> io::Result<()> {
     let mut client = Client::connect(socket, Some(std::process::id()))?;
     for _ in 0..PLACES {
-        client.ask(RequestFrame::Acquire)?;
+        client.ask(Op::Acquire)?;
     }
     println!("held");
     io::stdout().flush()?;
@@ -98,12 +98,12 @@ impl Client {
 
     /// The number of free permits.
     fn free(&mut self) -> io::Result<u64> {
-        self.ask(RequestFrame::Peek)
+        self.ask(Op::Peek)
     }
 
-    fn ask(&mut self, op: impl Fn(CheckRequest<'static>) -> RequestFrame<'static>) -> io::Result<u64> {
+    fn ask(&mut self, op: Op) -> io::Result<u64> {
         self.id += 1;
-        self.send(&op(CheckRequest::new(self.id, "api")))?;
+        self.send(&RequestFrame::Check(op, CheckRequest::new(self.id, "api")))?;
         self.receive(|reply| match reply {
             WireReply::Decision(DecisionReply { remaining: Some(remaining), .. }) => Ok(*remaining),
             other => Err(io::Error::other(format!("expected a decision, received {other:?}"))),

@@ -15,8 +15,8 @@ use super::decision::HttpDecision;
 use super::exchange::REQUEST_ID;
 use super::json::{self, NamedTexts, Units};
 use crate::protocol::{
-    ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, RefundReference, RequestFrame, RequestOptions,
-    UnitsField, WorkOutcome, encode_request, shorten, shorten_value,
+    ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, Op, RefundReference, RequestFrame,
+    RequestOptions, UnitsField, WorkOutcome, encode_request, shorten, shorten_value,
 };
 
 /// A request to check: hit, acquire or peek.
@@ -94,14 +94,6 @@ enum RefundOf {
     Lease(String),
 }
 
-/// The op of a [`CheckBody`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CheckOp {
-    Hit,
-    Acquire,
-    Peek,
-}
-
 impl CheckBody {
     /// A HIT of cost 1 that does not wait.
     pub(super) fn hit(domain: &str, attributes: NamedTexts) -> CheckBody {
@@ -110,7 +102,7 @@ impl CheckBody {
     }
 
     /// Returns the request as a frame, or a message for the client.
-    pub(super) fn frame(&self, op: CheckOp) -> Result<Vec<u8>, String> {
+    pub(super) fn frame(&self, op: Op) -> Result<Vec<u8>, String> {
         let units: Vec<(&str, u64)> = match &self.cost {
             Some(Units::Each(units)) => units.iter().map(|(unit, cost)| (&**unit, *cost)).collect(),
             _ => Vec::new(),
@@ -132,12 +124,7 @@ impl CheckBody {
             },
             ..CheckRequest::new(REQUEST_ID, &self.domain)
         };
-        let request = match op {
-            CheckOp::Hit => RequestFrame::Hit(request),
-            CheckOp::Acquire => RequestFrame::Acquire(request),
-            CheckOp::Peek => RequestFrame::Peek(request),
-        };
-        frame(&request, &self.attributes, &self.descriptors)
+        frame(&RequestFrame::Check(op, request), &self.attributes, &self.descriptors)
     }
 }
 

@@ -18,11 +18,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::bodies::{ChargeBody, CheckBody, CheckOp, ReleaseBody};
+use super::bodies::{ChargeBody, CheckBody, ReleaseBody};
 use super::decision::{self, HttpDecision};
 use super::exchange::{HttpSessions, ProtocolConnection, SessionName, WireAnswer};
 use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, bodies};
-use crate::protocol::{Code, MissReason};
+use crate::protocol::{Code, MissReason, Op};
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
@@ -126,9 +126,9 @@ impl HttpHandler {
         match path {
             "/v1/auth" => self.auth(&request).await,
             "/v1/openapi.json" => Ok(bytes_reply(StatusCode::OK, bodies::DOCUMENT.clone())),
-            "/v1/hit" => self.check(CheckOp::Hit, request).await,
-            "/v1/acquire" => self.check(CheckOp::Acquire, request).await,
-            "/v1/peek" => self.check(CheckOp::Peek, request).await,
+            "/v1/hit" => self.check(Op::Hit, request).await,
+            "/v1/acquire" => self.check(Op::Acquire, request).await,
+            "/v1/peek" => self.check(Op::Peek, request).await,
             "/v1/charge" => {
                 let session = self.session(&request)?;
                 let body: ChargeBody = read(request).await?;
@@ -143,10 +143,10 @@ impl HttpHandler {
         }
     }
 
-    async fn check(&self, op: CheckOp, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
+    async fn check(&self, op: Op, request: Request<Incoming>) -> Result<HttpReply, BadRequest> {
         let session = match op {
-            CheckOp::Acquire => self.named_session(&request, "acquire")?,
-            CheckOp::Hit | CheckOp::Peek => self.session(&request)?,
+            Op::Acquire => self.named_session(&request, "acquire")?,
+            Op::Hit | Op::Peek => self.session(&request)?,
         };
         let decision = self.decide(op, session, &read(request).await?).await?;
         Ok(json_reply(StatusCode::OK, &decision))
@@ -154,7 +154,7 @@ impl HttpHandler {
 
     pub(super) async fn decide(
         &self,
-        op: CheckOp,
+        op: Op,
         session: Option<SessionName>,
         body: &CheckBody,
     ) -> Result<HttpDecision, BadRequest> {
@@ -215,8 +215,7 @@ impl HttpHandler {
             let value = request.headers().get_all(header).iter().next_back()?;
             Some((name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         });
-        let frame =
-            CheckBody::hit(&auth.domain, attributes.collect()).frame(CheckOp::Hit).map_err(invalid)?;
+        let frame = CheckBody::hit(&auth.domain, attributes.collect()).frame(Op::Hit).map_err(invalid)?;
         let refuse = |code: Code, message| {
             Ok(refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name())))
         };

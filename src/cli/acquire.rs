@@ -17,7 +17,7 @@ use super::client::{Client, ClientFailure, retry_unread};
 use super::signals::CaughtSignals;
 use super::{CliError, CliResult};
 use crate::daemon::log;
-use crate::protocol::{DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome};
+use crate::protocol::{DescriptorList, HelloFrame, Op, RequestFrame, Verdict, WireReply, WorkOutcome};
 use crate::sys;
 
 /// Runs a command under a lease: concurrency rules count it until it ends
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args) -> CliResult {
 
 impl Args {
     fn ask(&self, holder: &mut KeeperSession, descriptors: &DescriptorList<'_>) -> Result<Leave, CliError> {
-        let request = |id| RequestFrame::Acquire(self.request.check(id));
+        let request = |id| RequestFrame::Check(Op::Acquire, self.request.check(id));
         let answered = retry_unread(|| holder.ask(request, descriptors, |reply| self.leave(reply)));
         match answered {
             Ok(leave) => Ok(leave),

@@ -18,8 +18,8 @@ use crate::clock::Micros;
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::{
-    COST_MAX, CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
-    RequestFrame, RequestOptions, Verdict, WireReply, shorten_value,
+    COST_MAX, CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, Op,
+    PAIRS_MAX, RequestFrame, RequestOptions, Verdict, WireReply, shorten_value,
 };
 use crate::terms::count;
 
@@ -141,14 +141,9 @@ impl RequestArgs {
 }
 
 impl Args {
-    /// Asks one request, which `op` makes of a check, and prints the decision. With `waits` it returns when a paced request
+    /// Asks one request and prints the decision. With `waits` it returns when a paced request
     /// may start, but for JSON, whose reader learns when.
-    pub(super) fn run<'r>(
-        &'r self,
-        op: fn(CheckRequest<'r>) -> RequestFrame<'r>,
-        waits: bool,
-        out: &mut dyn Write,
-    ) -> CliResult {
+    pub(super) fn run(&self, op: Op, waits: bool, out: &mut dyn Write) -> CliResult {
         let descriptors = self.request.subject.descriptors()?;
         if let Some(undecided) = disabled() {
             return self.print_undecided(&undecided, out);
@@ -158,7 +153,9 @@ impl Args {
             let mut client = Client::connect(&socket, self.request.timeout)?;
             let options = RequestOptions { all: self.all, ..RequestOptions::default() };
             let judge = CheckRequest { options, ..self.request.check(client.next_id()) };
-            client.ask(&op(judge), &descriptors, |reply| (self.print(reply, out), paced_wait(reply)))
+            client.ask(&RequestFrame::Check(op, judge), &descriptors, |reply| {
+                (self.print(reply, out), paced_wait(reply))
+            })
         });
         match answered {
             Ok((printed, wait)) => {

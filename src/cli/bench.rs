@@ -15,7 +15,7 @@ use super::client::{Client, ClientFailure, default_socket};
 use super::completions::domains;
 use super::{CliResult, FormatArgs, span};
 use crate::clock::read_boot_nanos;
-use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
+use crate::protocol::{CheckRequest, DescriptorList, Op, PAIRS_MAX, RequestFrame, encode_request};
 use crate::terms::{count, counted};
 use crate::trace::spread::QUANTILES;
 
@@ -146,7 +146,7 @@ impl Worker {
         // Attributes that do not fit are left out: they do not matter here.
         let _ = pairs.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
         let judge = CheckRequest::new(self.client.next_id(), &args.domain);
-        let request = if args.hit { RequestFrame::Hit(judge) } else { RequestFrame::Peek(judge) };
+        let request = RequestFrame::Check(if args.hit { Op::Hit } else { Op::Peek }, judge);
         Ok(encode_request(requests, &request, &descriptors)?)
     }
 }

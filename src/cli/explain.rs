@@ -19,7 +19,7 @@ use super::{CliError, CliResult, FormatArgs, failed, fleet, usage};
 use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
 use crate::engine::UNIT_REQUESTS;
-use crate::protocol::{CheckRequest, DescriptorList, RequestFrame};
+use crate::protocol::{CheckRequest, DescriptorList, Op, RequestFrame};
 use crate::rules::{
     Condition, Domain, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, NodeHits, Prioritize, Rule,
     Selection, near::value, shown,
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let descriptors = args.subject.descriptors()?;
     let priority = args.subject.priority.as_deref();
     let judge = CheckRequest { priority, ..CheckRequest::new(0, &args.domain) };
-    if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
+    if let Some(reason) = refused_by_the_socket(&RequestFrame::Check(Op::Hit, judge), &descriptors) {
         return Err(usage(reason));
     }
     let socket = args.admin.socket.clone().unwrap_or_else(default_socket);

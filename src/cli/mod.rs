@@ -33,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::daemon::{self, log};
-use crate::protocol::RequestFrame;
+use crate::protocol::Op;
 use crate::terms::without_number;
 use admin_client::AdminFailure;
 use client::ClientFailure;
@@ -138,8 +138,8 @@ pub fn run() -> ExitCode {
         Command::Why(args) => why::run(args, &mut out),
         Command::Explain(args) => explain::run(args, &mut out),
         Command::Test(args) => test::run(args, &mut out),
-        Command::Hit(args) => args.run(RequestFrame::Hit, true, &mut out),
-        Command::Peek(args) => args.run(RequestFrame::Peek, false, &mut out),
+        Command::Hit(args) => args.run(Op::Hit, true, &mut out),
+        Command::Peek(args) => args.run(Op::Peek, false, &mut out),
         Command::Acquire(args) => acquire::run(args),
         Command::Status(args) => status::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),

@@ -17,7 +17,7 @@ pub(super) trait AlgorithmTable {
     type State: TableState;
 
     /// Whether a state of other quotas must be converted before it is judged.
-    const CONVERTS_STATES: bool;
+    const CONVERTS_STATES: bool = false;
 
     fn table(shard: &Shard) -> &StateTable<Self::State>;
 
@@ -263,29 +263,24 @@ macro_rules! counts {
 
 impl AlgorithmTable for fixed_window::FixedWindowQuota {
     type State = FixedWindowState;
-    const CONVERTS_STATES: bool = false;
     lives_in!(windows, FixedWindow);
     counts!();
 }
 
 impl AlgorithmTable for sliding_log::SlidingLogQuota {
     type State = SlidingLogState;
-    const CONVERTS_STATES: bool = false;
     lives_in!(logs, SlidingLog);
     counts!();
 }
 
 impl AlgorithmTable for sliding_window::SlidingWindowQuota {
     type State = SlidingWindowState;
-    const CONVERTS_STATES: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
 }
 
 impl AlgorithmTable for share::ShareQuota {
     type State = CompactShare;
-
-    const CONVERTS_STATES: bool = false;
 
     const IS_SHARED: bool = true;
 

@@ -159,13 +159,9 @@ impl ThreadCounters {
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// All decisions.
     pub verdicts: VerdictTotals,
-    /// Requests for a domain without rules.
     pub unmatched_domain: u64,
-    /// Requests that no rule matched.
     pub unmatched_rule: u64,
-    /// Judgements that panicked.
     pub panics: u64,
     /// Evicted keys whose state was not fresh.
     pub evictions: u64,
@@ -175,17 +171,13 @@ pub struct Totals {
     pub unnamed: Vec<(Box<str>, VerdictTotals)>,
     /// Decisions by priority; the last entry sums priorities without a slot.
     pub priorities: Vec<(Box<str>, VerdictTotals)>,
-    /// Durations of the timed decisions.
     pub spans: SpanTotals,
 }
 
-/// The counts of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RuleTotals {
-    /// The rule's domain.
     pub domain: Box<str>,
-    /// The rule's name.
     pub rule: Box<str>,
     /// Decisions whose reply names the rule.
     #[serde(rename = "decisions")]
@@ -196,7 +188,6 @@ pub struct RuleTotals {
     pub near: u64,
     /// Requests allowed above the quota.
     pub over: u64,
-    /// Requests refused.
     pub refuse: u64,
     /// Requests that it would have refused if enforced.
     pub would_refuse: u64,
@@ -205,23 +196,17 @@ pub struct RuleTotals {
     pub guard: u64,
 }
 
-/// Decisions by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerdictTotals {
-    /// Allowed.
     pub allow: u64,
-    /// Over a limit of the caller.
     pub limit: u64,
-    /// Allowed after a wait.
     pub wait: u64,
-    /// On a deny list.
     pub deny: u64,
     /// Refused for lack of capacity of the host or the fleet.
     pub shed: u64,
 }
 
-/// Decisions by duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpanTotals {
     /// Upper bounds in nanoseconds and the decisions above the previous bound; the last has no bound.
@@ -274,13 +259,10 @@ impl Totals {
 }
 
 impl VerdictTotals {
-    /// Returns the number of all decisions.
-    #[must_use]
     pub fn sum(&self) -> u64 {
         self.allow + self.limit + self.wait + self.deny + self.shed
     }
 
-    /// Adds two counts.
     #[must_use]
     pub fn plus(self, more: &VerdictTotals) -> VerdictTotals {
         VerdictTotals {
@@ -295,7 +277,6 @@ impl VerdictTotals {
 
 impl RuleTotals {
     /// Returns the requests that the rule let pass, refused and would refuse.
-    #[must_use]
     pub fn outcomes(&self) -> [u64; 3] {
         [self.pass + self.near + self.over, self.refuse, self.would_refuse]
     }

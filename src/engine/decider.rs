@@ -5,10 +5,12 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::Engine;
+use super::admission::settle_up;
 use super::check::{CheckStage, StageCheck};
 use super::counters::ThreadCounters;
-use super::decision::{ChargeError, EngineAnswer, InspectedCheck};
+use super::decision::{ChargeError, Decision, EngineAnswer, InspectedCheck};
 use super::digest::ShownDigest;
+use super::idempotency::Grant;
 use super::judgement::Judgement;
 use super::refundable_costs;
 use super::remote_check::{self, RemoteCheckResult};
@@ -16,7 +18,6 @@ use super::request::{Charge, Op, Request};
 use super::rule_set::CompiledRuleSet;
 use super::workspace::Workspace;
 use crate::clock::{Now, Timestamp};
-use crate::engine::decision::Decision;
 use crate::rules::Selection;
 
 /// Makes decisions; each decision thread has its own. It holds a view of the rules in force that costs one
@@ -35,8 +36,6 @@ impl Decider {
         Decider { engine, rule_set, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
-    /// Its engine.
-    #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -88,7 +87,6 @@ impl Decider {
         judgement.charge(&selection, charge, workspace)
     }
 
-    /// Whether the next batch must be timed.
     #[inline]
     pub fn should_time_decision(&mut self) -> bool {
         self.batches = self.batches.wrapping_add(1);
@@ -159,6 +157,52 @@ impl Engine {
             found.push(InspectedCheck { is_uncertain, ..found_here });
         }
         read(&found)
+    }
+}
+
+impl Judgement<'_> {
+    /// Charges or refunds after the fact. Returns whether any rule applied.
+    fn charge(
+        &self,
+        selection: &Selection<'_>,
+        charge: &Charge<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<bool, ChargeError> {
+        if self.find_list_entry(&workspace.matching).is_some_and(|entry| entry.decides) {
+            return Ok(false);
+        }
+        workspace.gather_charge(self.compiled, selection, charge);
+        if workspace.checks.is_empty() {
+            return Ok(false);
+        }
+        let mut named = self.engine.idempotency.lock_charge(charge, &mut workspace.hash_buffer);
+        if let Some(named) = &named
+            && named.find_grant(self.now)?.is_some()
+        {
+            return Ok(true);
+        }
+        let (mut refunded, mut context) = (None, self.check_context(None));
+        if charge.refund_of.is_some() && refundable_costs::is_negative(&charge.amount) {
+            let taken = self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now);
+            let Some(taken) = taken else { return Ok(false) };
+            context.charged_at = Some(taken.at);
+            refunded = taken.name.map(|name| (name, taken.at));
+            workspace.exclude_lease_refunds(&self.compiled.domain);
+        }
+        let (checks, amounts) = workspace.checks_and_amounts();
+        settle_up(&context, checks, amounts);
+        if let Some(named) = &mut named {
+            let name = named.digest();
+            self.engine.record_refundable_charge(charge, name, &mut workspace.hash_buffer, self.now);
+            let grant = Grant::from_decision(&Decision::unlimited(), self.rule_set.number, self.now);
+            named.remember_grant(grant, &self.engine.shards, self.now);
+        }
+        // Both names may be in one shard.
+        drop(named);
+        if let Some((name, at)) = refunded {
+            self.engine.idempotency.forget_if(&name, &self.engine.shards, |grant| grant.at == at);
+        }
+        Ok(true)
     }
 }
 

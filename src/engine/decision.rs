@@ -11,11 +11,9 @@ use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
 use crate::terms::{NoteKind, Verdict};
 use std::sync::Arc;
 
-/// The answer to a request.
 #[derive(Debug)]
 #[must_use]
 pub enum EngineAnswer<'d> {
-    /// A decision.
     Decided(Decision<'d>),
     /// The idempotency key belongs to another request: nothing is judged.
     Conflict,
@@ -31,7 +29,6 @@ pub enum EngineAnswer<'d> {
 #[derive(Debug)]
 #[must_use]
 pub struct Decision<'d> {
-    /// Whether the request may start.
     pub verdict: Verdict,
     /// The binding rule: of refusing rules the one with the longest wait, of passing rules the one with the
     /// smallest remaining part. Ties go to the first in the file.
@@ -40,7 +37,6 @@ pub struct Decision<'d> {
     pub listed: Option<&'d ListedEntry>,
     /// The shedder that refused the request although no rule did, such as `web/workers`.
     pub shedder: Option<&'d str>,
-    /// The lease to release when the work ends.
     pub lease: Option<u64>,
     /// The retry-after. Zero when allowed; the wait of a delayed request; for rates the smallest wait after
     /// which the same request alone would pass, `None` if there is none; otherwise a hint, which is equal for
@@ -121,7 +117,6 @@ impl<'d> Decision<'d> {
     }
 
     /// The key of the rule that refuses; `None` for other verdicts.
-    #[must_use]
     pub fn refused_key(&self) -> Option<ShownDigest> {
         let binding = self.binding.filter(|_| self.verdict == Verdict::Limit)?;
         let key = match self.checked_keys {
@@ -147,12 +142,7 @@ impl<'d> Decision<'d> {
     }
 
     /// All matching limits, in file order; empty unless requested.
-    pub fn limits(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
-        self.matching_limits().map(|limit| limit.view)
-    }
-
-    /// As [`limits`](Decision::limits), with the part of each in the decision.
-    pub fn matching_limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
+    pub fn limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
         self.limits_by_index.iter().filter_map(|listed| {
             let view = LimitView { rule: self.rule_at(listed.rule)?, level: listed.level };
             Some(MatchingLimit { view, refuses: listed.refuses, descriptors: listed.descriptors })
@@ -160,7 +150,6 @@ impl<'d> Decision<'d> {
     }
 
     /// The name of the binding rule, list entry or shedder.
-    #[must_use]
     pub fn rule_name(&self) -> Option<&'d str> {
         let listed = self.listed.map(|listed| &*listed.name);
         self.shedder.or(listed).or(self.binding.map(|view| &*view.rule.name))
@@ -193,7 +182,6 @@ pub struct RuleCheck {
 /// One rule's view of a request, for operators.
 #[derive(Clone, Debug)]
 pub struct InspectedCheck<'d> {
-    /// The rule.
     pub rule: &'d Rule,
     /// The quota of this key, which an override may change; `None` if it is unlimited.
     pub quota: Option<&'d Quota>,
@@ -203,9 +191,7 @@ pub struct InspectedCheck<'d> {
     pub is_uncertain: bool,
     /// The state of the key; `None` if it is unlimited.
     pub level: Option<QuotaLevel>,
-    /// The cost in the rule's unit.
     pub cost: u32,
-    /// The key.
     pub key: Digest,
     /// The keyed digest of the key: 32 hexadecimal digits, as in lists of callers and blocks.
     pub digest: String,
@@ -213,7 +199,6 @@ pub struct InspectedCheck<'d> {
     pub refuses: bool,
     /// The wait after which it would pass; `None`: never.
     pub retry_after: Option<Micros>,
-    /// Whether the key is blocked.
     pub blocked: bool,
 }
 
@@ -247,7 +232,6 @@ impl<'d> InspectedCheck<'d> {
 /// One limit and the level of the request's key.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitView<'d> {
-    /// The rule.
     pub rule: &'d Rule,
     /// After the charge for a grant; unchanged for a refusal and a PEEK.
     pub level: QuotaLevel,
@@ -256,9 +240,7 @@ pub struct LimitView<'d> {
 /// One limit that matches a request, and its part in the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchingLimit<'d> {
-    /// The limit.
     pub view: LimitView<'d>,
-    /// Whether it refuses the request.
     pub refuses: bool,
     /// Of a node of a tree, the descriptors that it counts, as bits from the first on; of other rules 0.
     pub descriptors: u8,
@@ -279,9 +261,7 @@ impl LimitView<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Unmatched {
-    /// The domain does not exist.
     Domain,
-    /// The domain has no matching rule.
     Rule,
 }
 

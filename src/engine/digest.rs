@@ -15,7 +15,6 @@ pub struct HashKey([u64; 2]);
 
 impl HashKey {
     /// Makes a secret from 16 random bytes.
-    #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> HashKey {
         let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
         HashKey([u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
@@ -28,7 +27,6 @@ impl HashKey {
         KeyHash(SipHash::new(key))
     }
 
-    /// Returns a hash for other purposes than rule keys.
     pub(super) fn for_purpose(&self, purpose: &str) -> KeyHash {
         // A rule hashes three texts: no list of one text has the same hash.
         KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))
@@ -231,13 +229,11 @@ impl ShownDigest {
     }
 
     /// Whether a rule may count by this key: a rule that does not passes one time in 65 536.
-    #[must_use]
     pub fn is_of(&self, domain: &str, rule: &str) -> bool {
         self.0.tag() == rule_bits(domain, rule)
     }
 
     /// Its 32 hexadecimal digits.
-    #[must_use]
     pub fn to_hex(&self) -> ArrayString<32> {
         let mut text = ArrayString::new();
         for byte in u128::from(self.0).to_be_bytes() {

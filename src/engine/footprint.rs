@@ -5,9 +5,8 @@ use super::memory::{MemoryKind, SIDE_SHARE, SURE_SHARE, usable};
 use super::table::bucket_bytes;
 use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;
-use crate::limit::concurrency::LeaseCount;
+use crate::limit::concurrency::{LeaseCount, Permits};
 use crate::limit::fixed_window::FixedWindowState;
-use crate::limit::permits::Permits;
 use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
@@ -42,7 +41,6 @@ fn bytes_per_key(quota: &Quota) -> KeyFootprint {
 
 /// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
 /// and block states. Zero if the rule keeps no state.
-#[must_use]
 pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
     let all = || limit.allowances.iter().flatten();
     let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
@@ -59,7 +57,6 @@ pub fn bytes_per_rule_key(Rule { limit, .. }: &Rule) -> KeyFootprint {
 pub struct KindsInUse(u16);
 
 impl KindsInUse {
-    /// Returns the kinds of these rules.
     pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> KindsInUse {
         let kinds = rules.into_iter().flat_map(memory_kinds);
         KindsInUse(kinds.fold(0, |bits, kind| bits | 1 << kind as u16))
@@ -99,7 +96,6 @@ fn memory_kind(quota: &Quota) -> MemoryKind {
 
 /// The number of keys of a rule that fit a memory limit while the other rules, with tables of the kinds `in_use`, have no
 /// keys; without the reserve for table rebuilds. `None` if the rule keeps no state.
-#[must_use]
 pub fn keys_within(memory_bytes_max: usize, rule: &Rule, in_use: KindsInUse) -> Option<u64> {
     let all = u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX);
     let bytes = all - in_use.bytes_beside(rule, all);

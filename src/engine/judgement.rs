@@ -1,7 +1,5 @@
 //! The judgement of one request: selects the rules in force that apply and combines their results.
 
-mod charging;
-mod noting;
 mod one_rule;
 mod several_rules;
 
@@ -40,11 +38,11 @@ pub(super) struct Judgement<'d> {
 }
 
 #[derive(Clone, Copy)]
-struct ListEntry<'d> {
+pub(super) struct ListEntry<'d> {
     number: u32,
     slot: Slot,
     /// Whether it decides alone: it exempts, or its denial is enforced.
-    decides: bool,
+    pub(super) decides: bool,
     listed: &'d ListedEntry,
 }
 
@@ -187,14 +185,13 @@ impl<'d> Judgement<'d> {
         Decision { verdict: Verdict::Limit, retry_after: None, priority, domain, ..Decision::unlimited() }
     }
 
-    /// Returns the gate of the session's pool, if this domain has one.
     fn find_gate(&self, session: &Session) -> Option<&'d Gate> {
         self.compiled.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
 
     /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
     /// enforced, the first shadow denial.
-    fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
+    pub(super) fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
         let rules = self.compiled.domain.rules().len();
         let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
@@ -348,7 +345,6 @@ impl<'d> Judgement<'d> {
         index.and_then(|index| self.compiled.domain.priorities().get(index)).map(|name| &**name)
     }
 
-    /// The counter slot of the binding rule.
     fn decision_slot(&self, decision: &Decision<'_>) -> Slot {
         let named = decision.binding.and_then(|binding| {
             self.compiled.each_rule().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
@@ -361,7 +357,6 @@ impl<'d> Judgement<'d> {
         Some(LimitView { rule, level: check.level? })
     }
 
-    /// Returns the rate of the allowance of a check.
     fn rate(&self, check: &StageCheck) -> Option<&'d str> {
         let rule: &Rule = self.compiled.domain.rules().get(check.rule as usize)?;
         rule.limit.allowance(check.allowance)?.rate.as_deref()
@@ -447,7 +442,6 @@ fn before_remote_check(
     Err(Arc::new(Shortfalls { needs, patience }))
 }
 
-/// The intent of a request, and whether it may make a remote check.
 fn choose_intent(request: &Request<'_>) -> Intent {
     match request.op {
         Op::Peek => Intent::Peek,

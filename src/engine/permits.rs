@@ -8,12 +8,12 @@ use super::rule_set::permit_salt;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::permits::Permits;
+use crate::limit::concurrency::Permits;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub use crate::limit::permits::PermitReply;
+pub use crate::limit::concurrency::PermitReply;
 
 /// This host's part of one key of a shared concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,34 +4,27 @@ use std::fmt;
 
 use super::leases::Session;
 use crate::clock::Micros;
+pub use crate::terms::Op;
 use crate::terms::RefundReference;
 
 /// One request to be judged. Everything is borrowed from the frame it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The operation.
     pub op: Op,
-    /// The domain whose rules apply.
     pub domain: &'a str,
-    /// The descriptors that rules match.
     pub descriptors: Descriptors<'a>,
-    /// The cost.
     pub cost: Cost<'a>,
     /// Whether the true cost exceeds `u32::MAX`, to which it was cut: the request is then refused for good.
     pub oversized: bool,
-    /// The priority that the client gives.
     pub priority: Option<&'a str>,
     /// The longest acceptable wait; zero: none, `None`: as long as the rule's queue.
     pub wait_max: Option<Micros>,
-    /// The idempotency key, if any.
     pub idempotency_key: Option<IdempotencyKey<'a>>,
     /// The session. Without one a request gets no lease and no pool sheds it.
     pub session: Option<&'a Session>,
-    /// The request's id in its session.
     pub id: u64,
     /// How long it has waited in the application already.
     pub queued: Option<Micros>,
-    /// Whether the reply lists every limit that matched.
     pub lists_all_limits: bool,
     /// Whether the client can wait for a remote check, if a rule needs one.
     pub may_wait: bool,
@@ -39,7 +32,6 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Makes a request of cost 1 without options.
-    #[must_use]
     pub fn new(op: Op, domain: &'a str, descriptors: Descriptors<'a>) -> Request<'a> {
         Request {
             op,
@@ -70,12 +62,10 @@ pub struct Descriptors<'a> {
 
 impl<'a> Descriptors<'a> {
     /// Makes a single descriptor, for clients without descriptor trees.
-    #[must_use]
     pub fn from_attributes(attributes: &'a [(&'a str, &'a str)]) -> Descriptors<'a> {
         Descriptors { attributes, ends: &[] }
     }
 
-    /// Iterates over the descriptors as lists of attributes.
     pub fn iter(&self) -> impl Iterator<Item = &'a [(&'a str, &'a str)]> + Clone + use<'a> {
         let (attributes, mut start) = (self.attributes, 0);
         let whole = if self.ends.is_empty() { Some(attributes) } else { None };
@@ -93,7 +83,6 @@ impl<'a> Descriptors<'a> {
 pub struct IdempotencyKey<'a> {
     /// The session, or the connection without one.
     pub session: &'a [u8],
-    /// The user (uid) of the session.
     pub user: u32,
     /// The request's name, 1 to 64 bytes.
     pub name: &'a [u8],
@@ -102,13 +91,10 @@ pub struct IdempotencyKey<'a> {
 /// A charge of the actual cost after the fact.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The domain whose rules are charged.
     pub domain: &'a str,
-    /// The descriptors that rules match.
     pub descriptors: Descriptors<'a>,
     /// The amount; a negative one is a refund.
     pub amount: Amount<'a>,
-    /// The idempotency key, if any.
     pub idempotency_key: Option<IdempotencyKey<'a>>,
     /// The grant or charge that a negative amount refunds; `None`: not given.
     pub refund_of: Option<RefundBy<'a>>,
@@ -121,22 +107,9 @@ pub struct Charge<'a> {
 pub struct RefundBy<'a> {
     /// The user (uid) whose grant or charge it must be.
     pub user: u32,
-    /// The grant or charge.
     pub reference: RefundReference<'a>,
 }
 
-/// The operation of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Begins a request with an end (a lease): charged when allowed.
-    Acquire,
-    /// Counts a request without an end: charged when allowed.
-    Hit,
-    /// Judges without any change of state or counters.
-    Peek,
-}
-
-/// The cost of a request.
 pub type Cost<'a> = ByUnit<'a, u32>;
 
 /// The amount of a charge, within ± 2³².
@@ -153,7 +126,6 @@ pub enum ByUnit<'a, N> {
 
 /// Numbers by unit, in any representation: the engine reads the units of its rules without copies.
 pub trait UnitNumbers<N>: fmt::Debug {
-    /// Visits each given unit with its number.
     fn each(&self, visit: &mut dyn FnMut(&str, N));
 }
 
@@ -166,7 +138,6 @@ impl<N: Copy + fmt::Debug> UnitNumbers<N> for Vec<(&str, N)> {
 impl<N: Copy> ByUnit<'_, N> {
     /// Returns the number in one unit, if given.
     #[inline]
-    #[must_use]
     pub fn in_unit(&self, unit: &str) -> Option<N> {
         match self {
             ByUnit::Requests(number) => (unit == UNIT_REQUESTS).then_some(*number),
@@ -188,7 +159,6 @@ impl<N: Copy> ByUnit<'_, N> {
         });
     }
 
-    /// Visits each given unit with its number.
     pub(super) fn each(&self, visit: &mut dyn FnMut(&str, N)) {
         match self {
             ByUnit::Requests(number) => visit(UNIT_REQUESTS, *number),
@@ -197,5 +167,4 @@ impl<N: Copy> ByUnit<'_, N> {
     }
 }
 
-/// The default unit.
 pub const UNIT_REQUESTS: &str = "requests";

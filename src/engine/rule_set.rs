@@ -259,13 +259,11 @@ impl CompiledRule {
         blocked.get(&digest_words(&hash.digest(values()))).copied().unwrap_or(Timestamp::ORIGIN)
     }
 
-    /// Returns the number of generations before this one in which the quota of an allowance was in force.
     #[inline]
     pub(super) fn generations_kept(&self, allowance: u32) -> u8 {
         self.kept.get(allowance as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the tag and the salt of states under an allowance.
     #[inline]
     pub(super) fn tag_and_salt(&self, allowance: u32) -> (Tag, Salt) {
         self.states.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
@@ -396,7 +394,6 @@ impl Compiler<'_> {
         }
     }
 
-    /// The effective mode of a named item of a domain.
     fn mode_of(&self, domain: &Domain, name: &str, written: Mode) -> Mode {
         self.control.effective_mode(domain.name(), name, written, self.mode)
     }
@@ -438,21 +435,17 @@ fn is_simple(domain: &Domain) -> bool {
 pub struct InForce(Arc<CompiledRuleSet>);
 
 impl Engine {
-    /// Returns the rules in force.
-    #[must_use]
     pub fn in_force(&self) -> InForce {
         InForce(self.rule_set.load_full())
     }
 }
 
 impl InForce {
-    /// The domains as read.
     pub fn domains(&self) -> impl ExactSizeIterator<Item = &Arc<Domain>> {
         self.0.domains.iter().map(|compiled| &compiled.domain)
     }
 
     /// Describes a request that no rule of the domain matches, by the names of its attributes.
-    #[must_use]
     pub fn describe_unmatched(&self, domain: &str, attributes: &[(&str, &str)]) -> String {
         let first =
             |names: &[&str]| names.iter().take(NAMES_SHOWN).map(|name| shown(name)).collect::<Vec<_>>();

@@ -12,15 +12,13 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::{AnyTable, StateTable};
 use super::tag::{BlockedUntil, TableState};
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::concurrency::LeaseCount;
+use crate::limit::concurrency::{LeaseCount, Permits};
 use crate::limit::fixed_window::FixedWindowState;
-use crate::limit::permits::Permits;
 use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;
 
-/// All state of the engine.
 #[derive(Debug)]
 pub(super) struct Shards {
     shards: Box<[PaddedShard]>,
@@ -137,20 +135,17 @@ impl Shards {
         self.shards[shard % SHARDS].0.lock()
     }
 
-    /// Locks the shard of a key.
     #[inline]
     pub(super) fn lock_for(&self, digest: &Digest) -> MutexGuard<'_, Shard> {
         self.lock(shard_of(digest))
     }
 
-    /// Counts evicted keys whose state was not fresh.
     pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
         }
     }
 
-    /// Whether a shard is marked for a sync.
     pub(super) fn has_due_keys(&self) -> bool {
         [&self.shares_due, &self.permits_due].iter().any(|due| due.0.load(Ordering::Relaxed) != 0)
     }
@@ -203,7 +198,6 @@ impl Sweeper {
 }
 
 impl DueShards {
-    /// Marks the shard of a key.
     pub(super) fn mark(&self, key: &Digest) {
         self.0.fetch_or(1 << shard_of(key), Ordering::Relaxed);
     }
@@ -221,7 +215,6 @@ impl DueShards {
     }
 }
 
-/// The shard of a key.
 #[inline]
 pub(super) fn shard_of(key: &Digest) -> usize {
     shard_at(key.shard_bits().into()) as usize
@@ -273,7 +266,6 @@ impl<S: TableState + Clone> NameTable<S> {
         self.0[name.shard(NAME_SHARDS)].lock()
     }
 
-    /// Sets the state of a name.
     pub(super) fn put(&self, name: Digest, state: S, shards: &Shards, now: Now) {
         let evicted = self.lock(&name).restore_entry(name, state, shards.memory(), now);
         shards.count_evictions(evicted);

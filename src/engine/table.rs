@@ -253,7 +253,6 @@ impl<S: TableState> StateTable<S> {
     }
 }
 
-/// A table of any kind of state.
 pub(super) trait AnyTable {
     fn len(&self) -> usize;
 
@@ -371,7 +370,6 @@ const SHRINK_BELOW: usize = 4;
 /// Maximum groups of 16 examined to compensate for one state that has grown.
 const TRIES: usize = 4;
 
-/// The progress of copying a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct CopyProgress {
     next: usize,

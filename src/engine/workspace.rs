@@ -46,7 +46,6 @@ pub(super) struct Workspace {
 /// One matching limit of a request that asks for all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListedLimit {
-    /// The rule's number in its domain.
     pub(super) rule: u32,
     pub(super) level: QuotaLevel,
     pub(super) refuses: bool,

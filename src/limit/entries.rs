@@ -254,7 +254,6 @@ impl<'a> EntryRun<'a> {
         self.entries.last().map(|newest| newest.nanos)
     }
 
-    /// The time of one entry, in nanoseconds.
     pub(super) fn nanos(&self, index: usize) -> Option<u64> {
         self.entries.get(index).map(|entry| entry.nanos)
     }

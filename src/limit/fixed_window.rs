@@ -23,7 +23,6 @@ use super::rate::WINDOW_NANOS;
 use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now, Timestamp};
 
-/// The alignment of windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowAlign {
     /// At midnight UTC, or counted from it: calendar months, weeks from Monday, whole days from 1970-01-01. Shorter
@@ -39,7 +38,6 @@ pub enum WindowAlign {
     Epoch,
 }
 
-/// The length of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowPeriod {
     /// Nanoseconds; whole days are calendar days, which may have 23 hours.
@@ -113,7 +111,6 @@ impl FixedWindowQuota {
         self.count
     }
 
-    /// The length of the windows as configured.
     pub const fn period(&self) -> WindowPeriod {
         self.period
     }
@@ -171,7 +168,6 @@ impl FixedWindowQuota {
         (end.saturating_sub(nanos), end)
     }
 
-    /// The length of the longest window, in nanoseconds.
     pub fn window_nanos_max(&self) -> u64 {
         // Where a zone changes its clocks or skips a date, a window may be longer by up to a day.
         let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;

@@ -44,7 +44,6 @@ impl LeakyBucketQuota {
         }
     }
 
-    /// The units that may wait.
     pub const fn queue(&self) -> u32 {
         // A bucket holds at least one unit.
         self.bucket.burst().saturating_sub(1)
@@ -65,7 +64,6 @@ pub struct QueueWait {
 }
 
 impl QueueWait {
-    /// No wait.
     pub const NONE: QueueWait = QueueWait { ticks: 0, scale: TickScale::NANOS };
 
     /// The longer of two waits.

@@ -8,7 +8,6 @@ pub mod concurrency;
 mod entries;
 pub mod fixed_window;
 pub mod leaky_bucket;
-pub mod permits;
 mod rate;
 mod ring;
 pub mod share;
@@ -98,7 +97,6 @@ impl Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// The request fits.
     Pass,
     /// The request is granted and starts after this wait.
     Queued(Micros),
@@ -109,7 +107,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the request is allowed.
     pub fn is_allowed(self) -> bool {
         matches!(self, Outcome::Pass | Outcome::Queued(_))
     }
@@ -131,7 +128,6 @@ pub struct QuotaLevel {
 impl QuotaLevel {
     /// Returns the level for a refusal of `cost` units, with `remaining` below the cost. Under a shared limit
     /// `remaining` is an estimate, and a refusal must not report that enough is left.
-    #[must_use]
     pub fn for_refusal(self, cost: u32) -> QuotaLevel {
         QuotaLevel { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
     }

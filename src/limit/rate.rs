@@ -28,12 +28,10 @@ impl Rate {
         if rate.fits_scale(TickScale::for_rate(rate)) { Ok(rate) } else { Err(LimitError::TooFast) }
     }
 
-    /// Units per period.
     pub const fn count(self) -> u32 {
         self.count
     }
 
-    /// The period in nanoseconds.
     pub const fn period_nanos(self) -> u64 {
         self.period_nanos
     }
@@ -107,7 +105,6 @@ impl TickScale {
 
     /// The coarsest scale on which every rate that is exact on one of the two is exact; `None` above 128 ticks per
     /// nanosecond.
-    #[must_use]
     pub fn lcm(self, other: TickScale) -> Option<TickScale> {
         let (a, b) = (u64::from(self.0), u64::from(other.0));
         TickScale::from_ticks_per_nano(u8::try_from(a / greatest_common_divisor(a, b) * b).ok()?)
@@ -130,7 +127,6 @@ impl TickScale {
     }
 }
 
-/// The reason why a rate or a limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LimitError {

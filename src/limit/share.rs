@@ -232,12 +232,10 @@ impl ShareQuota {
 
     /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
     /// use one unit.
-    #[must_use]
     pub fn with_whole_unit_credit(self) -> ShareQuota {
         ShareQuota { in_whole_units: true, ..self }
     }
 
-    #[must_use]
     pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
         ShareQuota { debt_max, ..self }
     }

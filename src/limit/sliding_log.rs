@@ -56,7 +56,6 @@ impl SlidingLogQuota {
 
     /// Returns the limit for logs that exceed N under a soft limit or debt: `units` are stored separately, up to
     /// [`COUNT_MAX`].
-    #[must_use]
     pub fn with_stored_units(self, units: u32) -> SlidingLogQuota {
         SlidingLogQuota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
     }
@@ -66,12 +65,10 @@ impl SlidingLogQuota {
         self.count
     }
 
-    /// The window W in nanoseconds.
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
-    /// The window W.
     pub const fn window(&self) -> Micros {
         Micros::from_nanos(self.window_nanos)
     }
@@ -204,7 +201,6 @@ impl SlidingLogState {
         }
     }
 
-    /// The numbers of a reply about this key.
     pub fn level(&self, quota: &SlidingLogQuota, now: Now) -> QuotaLevel {
         let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);
@@ -227,7 +223,6 @@ impl SlidingLogState {
         newest.map_or(0, |newest| newest.saturating_add(window_nanos).saturating_sub(now.at.as_nanos()))
     }
 
-    /// Heap bytes of the log.
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }

@@ -73,17 +73,14 @@ impl SlidingWindowQuota {
         self.count
     }
 
-    /// The window W in nanoseconds.
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
-    /// The window W.
     pub const fn window(&self) -> Micros {
         Micros::from_nanos(self.window_nanos)
     }
 
-    /// The number of buckets, B.
     pub const fn buckets(&self) -> u8 {
         self.buckets
     }
@@ -114,7 +111,6 @@ impl SlidingWindowQuota {
     }
 }
 
-/// The state of one key.
 #[derive(Clone, Debug, Default)]
 pub struct SlidingWindowState(Ring);
 
@@ -179,7 +175,6 @@ impl SlidingWindowState {
         self.0.remove_of(usize::try_from(back).unwrap_or(usize::MAX), amount);
     }
 
-    /// The numbers of a reply about this key.
     pub fn level(&self, quota: &SlidingWindowQuota, now: Now) -> QuotaLevel {
         let view = self.view(quota, now);
         let limit = u64::from(quota.count);
@@ -205,7 +200,6 @@ impl SlidingWindowState {
         u64::try_from(end.saturating_sub(u128::from(now.at.as_nanos()))).unwrap_or(u64::MAX)
     }
 
-    /// Heap bytes of the state.
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }

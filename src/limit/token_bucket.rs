@@ -61,12 +61,10 @@ impl TokenBucketQuota {
         TokenBucketQuota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
     }
 
-    /// The configured rate.
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The units of a full bucket.
     pub const fn burst(&self) -> u32 {
         self.burst
     }
@@ -104,7 +102,6 @@ pub struct GcraState {
 }
 
 impl GcraState {
-    /// The state of a full bucket.
     pub fn full(scale: TickScale, now: Timestamp) -> GcraState {
         GcraState { arrival: ticks(now, scale) }
     }
@@ -114,7 +111,6 @@ impl GcraState {
         self.arrival
     }
 
-    /// Makes a state from its arrival time.
     pub const fn from_arrival(arrival: u64) -> GcraState {
         GcraState { arrival }
     }
@@ -138,7 +134,6 @@ impl GcraState {
         }
     }
 
-    /// The numbers of a reply about this key.
     #[inline(always)]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
@@ -182,7 +177,6 @@ impl GcraState {
 
     /// Converts the state to a quota that may be smaller: the key is at most one capacity ahead, so that no request
     /// waits for units that a larger quota had admitted.
-    #[must_use]
     pub fn clamp_to(self, quota: &TokenBucketQuota, now: Timestamp) -> GcraState {
         let ahead = self.ticks_until_full(quota.scale, now);
         self.with_ahead(quota.scale, now, ahead.min(quota.capacity))

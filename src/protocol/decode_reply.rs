@@ -1,11 +1,10 @@
 //! Decodes replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
 
 use super::decode::ID;
-use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
 use super::fault::{Code, ExpectedField, Fault, FaultReason, expected};
-use super::reader::PayloadReader;
-use super::reply::{DecisionReply, LimitEntry, WireReply};
+use super::message::{DecisionReply, LimitEntry, WireReply};
+use super::reader::{Elements, PayloadReader, read_map};
 use super::{ID_MAX, wellformed};
 use crate::terms::{NoteKind, Verdict};
 

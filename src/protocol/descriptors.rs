@@ -16,12 +16,10 @@ pub struct DescriptorList<'a> {
 impl<'a> DescriptorList<'a> {
     /// Makes an empty list: 4 KiB inline, nothing on the heap.
     #[inline]
-    #[must_use]
     pub fn new() -> DescriptorList<'a> {
         DescriptorList { pairs: ArrayVec::new_const(), ends: ArrayVec::new_const() }
     }
 
-    /// Removes all descriptors.
     #[inline]
     pub fn clear(&mut self) {
         self.pairs.clear();
@@ -50,7 +48,6 @@ impl<'a> DescriptorList<'a> {
 
     /// The pairs of all descriptors in order.
     #[inline]
-    #[must_use]
     pub fn attributes(&self) -> &[(&'a str, &'a str)] {
         &self.pairs
     }
@@ -68,19 +65,15 @@ impl<'a> DescriptorList<'a> {
 
     /// The end of each descriptor in [`attributes`](DescriptorList::attributes).
     #[inline]
-    #[must_use]
     pub fn ends(&self) -> &[u8] {
         &self.ends
     }
 
-    /// The number of descriptors.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
     /// Whether there is no descriptor, not even an empty one.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

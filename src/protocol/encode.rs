@@ -3,7 +3,7 @@
 //! Uses the shortest form: trailing nils and map entries with default values are omitted; cost, amount and outcome are
 //! always written.
 
-use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
+use super::decode::{CHARGE, HELLO, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::DescriptorList;
 use super::entries::{Abandoned, WireEntry};
 use super::message::{
@@ -31,9 +31,7 @@ pub fn encode_request(
     let mut writer = FrameWriter::begin(out, TYPICAL_FRAME_BYTES);
     match request {
         RequestFrame::Hello(hello) => write_hello(&mut writer, hello),
-        RequestFrame::Acquire(judge) => write_judge(&mut writer, ACQUIRE, judge, descriptors),
-        RequestFrame::Hit(judge) => write_judge(&mut writer, HIT, judge, descriptors),
-        RequestFrame::Peek(judge) => write_judge(&mut writer, PEEK, judge, descriptors),
+        RequestFrame::Check(op, judge) => write_judge(&mut writer, *op as u64, judge, descriptors),
         RequestFrame::Charge(charge) => write_charge(&mut writer, charge, descriptors),
         RequestFrame::Release { id, lease, outcome } => {
             write_head(&mut writer, 4, RELEASE, *id);
@@ -127,7 +125,6 @@ fn write_descriptors(writer: &mut FrameWriter<'_>, descriptors: &DescriptorList<
     }
 }
 
-/// The value of a field of a map.
 #[derive(Clone, Copy)]
 enum FieldValue<'v> {
     Text(&'v str),

@@ -6,7 +6,7 @@ use arrayvec::ArrayString;
 
 use super::HEADER_BYTES;
 use super::fault::{Code, Fault};
-use super::reply::{DecisionReply, LimitEntry, WireReply};
+use super::message::{DecisionReply, LimitEntry, WireReply};
 use super::writer::FrameWriter;
 use crate::terms::{Mode, NoteKind};
 

@@ -9,19 +9,13 @@ use super::{COST_MAX, ID_MAX};
 /// Connections and ids of abandoned requests.
 pub type Abandoned<'a> = WireList<'a, (u64, u64)>;
 
-/// A list, iterated in order.
 #[derive(Clone, Copy)]
-pub struct WireList<'a, T> {
-    source: ListSource<'a, T>,
-}
-
-#[derive(Clone, Copy)]
-enum ListSource<'a, T> {
+pub enum WireList<'a, T> {
+    /// The bytes of all entries.
     Wire(&'a [u8]),
     Listed(&'a [T]),
 }
 
-/// An entry of a list.
 pub trait WireEntry<'a>: Copy + PartialEq + fmt::Debug {
     /// Reads one entry from the front; `None` if there is none, or none that version 1 allows.
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
@@ -36,15 +30,14 @@ impl<'a, T: WireEntry<'a>> WireList<'a, T> {
             T::read(&mut rest)?;
         }
         let bytes = reader.take_bytes(start.len() - rest.len())?;
-        Some(WireList { source: ListSource::Wire(bytes) })
+        Some(WireList::Wire(bytes))
     }
 
-    /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
-        let mut source = self.source;
+        let mut source = *self;
         std::iter::from_fn(move || match &mut source {
-            ListSource::Wire(bytes) => T::read(bytes),
-            ListSource::Listed(entries) => {
+            WireList::Wire(bytes) => T::read(bytes),
+            WireList::Listed(entries) => {
                 let (first, rest) = entries.split_first()?;
                 *entries = rest;
                 Some(*first)
@@ -52,31 +45,27 @@ impl<'a, T: WireEntry<'a>> WireList<'a, T> {
         })
     }
 
-    /// The number of entries.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether there are no entries.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
-        match self.source {
-            ListSource::Wire(bytes) => bytes.is_empty(),
-            ListSource::Listed(entries) => entries.is_empty(),
+        match self {
+            WireList::Wire(bytes) => bytes.is_empty(),
+            WireList::Listed(entries) => entries.is_empty(),
         }
     }
 }
 
 impl<'a, T> From<&'a [T]> for WireList<'a, T> {
     fn from(entries: &'a [T]) -> WireList<'a, T> {
-        WireList { source: ListSource::Listed(entries) }
+        WireList::Listed(entries)
     }
 }
 
 impl<T> Default for WireList<'_, T> {
     fn default() -> Self {
-        WireList { source: ListSource::Listed(&[]) }
+        WireList::Listed(&[])
     }
 }
 

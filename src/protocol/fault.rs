@@ -26,34 +26,26 @@ pub enum Code {
     Busy = 8,
     /// The user is not allowed to connect. Closes.
     Forbidden = 9,
-    /// The daemon failed.
     Internal = 10,
     /// This domain, pool or op is not allowed for this user.
     NotAllowed = 11,
 }
 
 impl Code {
-    /// The number in the ERROR.
-    #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// The name in texts and metrics.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
     /// Whether a client refuses the request. After the other codes it decides as without an answer, except after
     /// [`Code::Invalid`], which commands report as wrong usage.
-    #[must_use]
     pub const fn refuses(self) -> bool {
         matches!(self, Code::Quota | Code::Forbidden | Code::NotAllowed)
     }
 
-    /// Whether the connection closes after the ERROR.
-    #[must_use]
     pub const fn closes(self) -> bool {
         match self {
             Code::Malformed
@@ -73,7 +65,6 @@ impl Code {
 pub struct Fault {
     /// The request's id, if the frame is whole and has one.
     pub id: Option<u64>,
-    /// The code of the ERROR.
     pub code: Code,
     pub(super) reason: FaultReason,
     /// No ERROR is sent, because the request has no id and expects no reply.
@@ -90,7 +81,6 @@ impl Fault {
     }
 
     /// The fault of a HELLO after the first frame: the session is settled, the connection stays open.
-    #[must_use]
     pub const fn second_hello(id: u64) -> Fault {
         Fault::new(Some(id), FaultReason::SecondHello)
     }
@@ -129,7 +119,6 @@ impl FaultReason {
     }
 }
 
-/// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ExpectedField {
     field: &'static str,

@@ -6,7 +6,6 @@ use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 /// The start of a read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameSplit<'a> {
-    /// A whole frame.
     Frame {
         /// The bytes after the length.
         payload: &'a [u8],
@@ -22,9 +21,7 @@ pub enum FrameSplit<'a> {
     Broken(Fault),
 }
 
-/// Finds the frame at the start of `buffer`.
 #[inline]
-#[must_use]
 pub fn split_frame(buffer: &[u8]) -> FrameSplit<'_> {
     let Some((header, rest)) = buffer.split_first_chunk::<HEADER_BYTES>() else {
         return FrameSplit::More { needed: HEADER_BYTES };

@@ -1,71 +1,52 @@
-//! Decoded requests. Texts and lists borrow from the frame.
+//! Decoded requests and replies. Texts and lists borrow from the frame.
 
 use strum::VariantArray;
 
 use super::entries::{Abandoned, WireEntry, WireList};
-use crate::terms::{RefundReference, WorkOutcome};
+use super::fault::Code;
+use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 
 /// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFrame<'a> {
-    /// Opens a connection.
     Hello(HelloFrame<'a>),
-    /// Checks a request that will end with a RELEASE.
-    Acquire(CheckRequest<'a>),
-    /// Ends a lease.
     Release {
         /// The request's id; `None` for no reply.
         id: Option<u64>,
         /// The number from the grant; 0 is not a valid lease.
         lease: u64,
-        /// The outcome of the work.
         outcome: WorkOutcome,
     },
-    /// Checks a request without a lease.
-    Hit(CheckRequest<'a>),
-    /// Checks as ACQUIRE would, without any change.
-    Peek(CheckRequest<'a>),
-    /// Charges after the fact.
+    Check(Op, CheckRequest<'a>),
     Charge(ChargeFrame<'a>),
-    /// Restarts the time of a lease.
     Renew {
-        /// The request's id.
         id: u64,
-        /// The number from the grant.
         lease: u64,
     },
     /// A utilization reading from the application.
     Signal {
-        /// The request's id; `None` for no reply.
         id: Option<u64>,
-        /// The pool of the reading.
         pool: &'a str,
-        /// The name of the signal.
         name: &'a str,
         /// The reading, 0 to 1000.
         permille: u16,
     },
     /// Asks for a sign of life.
     Ping {
-        /// The request's id.
         id: u64,
     },
 }
 
 impl<'a> RequestFrame<'a> {
     /// Makes a HIT of cost 1 with default values.
-    #[must_use]
     pub fn hit(id: u64, domain: &'a str) -> RequestFrame<'a> {
-        RequestFrame::Hit(CheckRequest::new(id, domain))
+        RequestFrame::Check(Op::Hit, CheckRequest::new(id, domain))
     }
 
     /// The id that the reply repeats; `None` if the client wants no reply.
-    #[must_use]
     pub fn id(&self) -> Option<u64> {
         match self {
-            RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge) => {
-                Some(judge.id)
-            }
+            RequestFrame::Check(_, judge) => Some(judge.id),
             RequestFrame::Renew { id, .. } | RequestFrame::Ping { id } => Some(*id),
             RequestFrame::Hello(hello) => Some(hello.id),
             RequestFrame::Charge(charge) => charge.id,
@@ -77,21 +58,15 @@ impl<'a> RequestFrame<'a> {
 /// The fields of ACQUIRE, HIT and PEEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckRequest<'a> {
-    /// The request's id.
     pub id: u64,
-    /// The domain whose rules decide.
     pub domain: &'a str,
-    /// The cost of the request.
     pub cost: CostField<'a>,
-    /// The name of its priority.
     pub priority: Option<&'a str>,
-    /// The remaining fields.
     pub options: RequestOptions<'a>,
 }
 
 impl<'a> CheckRequest<'a> {
     /// Makes the fields for cost 1 with default values.
-    #[must_use]
     pub fn new(id: u64, domain: &'a str) -> CheckRequest<'a> {
         CheckRequest {
             id,
@@ -121,16 +96,11 @@ where
     Units(WireList<'a, (&'a str, N)>),
 }
 
-/// The fields of CHARGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeFrame<'a> {
-    /// The request's id; `None` for no reply.
     pub id: Option<u64>,
-    /// The domain whose rules are charged.
     pub domain: &'a str,
-    /// The amount to charge.
     pub amount: AmountField<'a>,
-    /// The remaining fields.
     pub options: RequestOptions<'a>,
 }
 
@@ -153,10 +123,8 @@ pub struct RequestOptions<'a> {
     pub abandoned: Abandoned<'a>,
 }
 
-/// The fields of HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloFrame<'a> {
-    /// The request's id.
     pub id: u64,
     /// The highest version of the client, 1 or more.
     pub version: u64,
@@ -172,9 +140,7 @@ pub struct HelloFrame<'a> {
     pub slots: u32,
     /// The client's number of this connection in its session, from 1; 0 if it gave none.
     pub connection: u64,
-    /// As in [`RequestOptions`].
     pub missed: MissedCounts,
-    /// As in [`RequestOptions`].
     pub abandoned: Abandoned<'a>,
 }
 
@@ -183,7 +149,6 @@ impl HelloFrame<'_> {
     pub const POOL: &'static str = "default";
 
     /// Makes a HELLO of this version with default values.
-    #[must_use]
     pub fn new(id: u64) -> Self {
         HelloFrame {
             id,
@@ -205,9 +170,7 @@ impl HelloFrame<'_> {
 #[strum(serialize_all = "lowercase")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
-    /// No connection.
     Unreachable,
-    /// No reply in time.
     Timeout,
     /// A doubtful reply, or an ERROR.
     Protocol,
@@ -222,13 +185,11 @@ impl MissReason {
     pub const ALL: &[MissReason] = MissReason::VARIANTS;
 
     /// The name on the wire.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
     /// Whether the client decided alone. After [`MissReason::Callback`] the daemon decides.
-    #[must_use]
     pub const fn is_without_daemon(self) -> bool {
         !matches!(self, MissReason::Callback)
     }
@@ -239,13 +200,10 @@ impl MissReason {
 pub struct MissedCounts(pub(crate) [u64; MissReason::ALL.len()]);
 
 impl MissedCounts {
-    /// The number for this reason.
-    #[must_use]
     pub fn count(&self, reason: MissReason) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or_default()
     }
 
-    /// Sets the number for this reason.
     pub fn set(&mut self, reason: MissReason, count: u64) {
         if let Some(place) = self.0.get_mut(reason as usize) {
             *place = count;
@@ -257,9 +215,98 @@ impl MissedCounts {
         MissReason::ALL.iter().copied().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
-    /// Whether all numbers are zero.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|count| *count == 0)
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireReply<'a> {
+    /// The reply to HELLO.
+    Welcome {
+        id: u64,
+        /// The smaller version of both sides.
+        version: u64,
+        /// The name and version of the daemon, such as "tidegate/0.1.0".
+        server: &'a str,
+        /// A number that changes at every start of the daemon.
+        boot: u64,
+        /// The connection number of HELLO.
+        connection: u64,
+        /// The largest accepted payload, in bytes.
+        frame_bytes_max: u64,
+        mode: Mode,
+    },
+    /// The reply to ACQUIRE, HIT and PEEK.
+    Decision(DecisionReply<'a>),
+    /// The reply to the other requests.
+    Done {
+        id: u64,
+        /// `false`: nothing changed.
+        ok: bool,
+    },
+    /// A request, or the connection, was rejected.
+    Error {
+        /// The request's id, if it has one and it is known.
+        id: Option<u64>,
+        code: Code,
+        /// A text for people.
+        message: &'a str,
+    },
+    /// The daemon is draining: the client finishes, then reconnects.
+    Goodbye { reason: &'a str },
+}
+
+/// A decision. Durations are microseconds, rounded up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecisionReply<'a> {
+    pub id: u64,
+    pub verdict: Verdict,
+    pub rule: Option<&'a str>,
+    /// The limit of the binding rule, in its unit.
+    pub limit: Option<u64>,
+    /// The time over which the limit is granted.
+    pub window_us: Option<u64>,
+    pub remaining: Option<u64>,
+    /// The wait after which `remaining` would be larger.
+    pub reset_us: Option<u64>,
+    /// The wait after which the same request alone would pass; `None`: never.
+    pub retry_us: Option<u64>,
+    /// The lease to release, 1 or more.
+    pub lease: Option<u64>,
+    /// Additional facts about rules; empty is encoded as nil.
+    pub notes: &'a [(NoteKind, &'a str)],
+    /// Every limit that matched, if the request asked for them.
+    pub all: Option<&'a [LimitEntry<'a>]>,
+    /// The help text of the binding rule for refused callers.
+    pub help: Option<&'a str>,
+    /// Whether the binding rule is hidden from callers.
+    pub hide: bool,
+    /// The unit of the binding rule; `None`: requests.
+    pub unit: Option<&'a str>,
+    /// The rate of the rule that refuses, in the notation of rules: `5/min`.
+    pub rate: Option<&'a str>,
+    pub blocked: bool,
+    /// The digest of the caller's key of the rule that refuses, in hexadecimal digits.
+    pub digest: Option<&'a str>,
+}
+
+impl DecisionReply<'_> {
+    /// Makes a decision without a binding rule.
+    pub fn new(id: u64, verdict: Verdict) -> Self {
+        DecisionReply { id, verdict, ..DecisionReply::default() }
+    }
+}
+
+/// The level of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitEntry<'a> {
+    pub rule: &'a str,
+    pub limit: u64,
+    pub window_us: u64,
+    pub remaining: u64,
+    pub reset_us: u64,
+    pub refuses: bool,
+    /// Of a node of a descriptor tree, the descriptors that it counts, as bits from the first on; of other rules 0.
+    pub descriptors: u64,
 }

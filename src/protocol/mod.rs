@@ -6,7 +6,7 @@
 //! side, [`encode_request`] and [`mod@decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
-//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, RequestFrame, decode_request, encode_request, split_frame};
+//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, Op, RequestFrame, decode_request, encode_request, split_frame};
 //!
 //! let mut bytes = Vec::new();
 //! let mut descriptors = DescriptorList::new();
@@ -16,7 +16,7 @@
 //! let mut descriptors = DescriptorList::new(); // after the bytes that it will point into
 //! let FrameSplit::Frame { payload, consumed } = split_frame(&bytes) else { panic!("a whole frame was written") };
 //! assert_eq!(consumed, bytes.len());
-//! let Ok(RequestFrame::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
+//! let Ok(RequestFrame::Check(Op::Hit, judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
 //! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", CostField::Requests(1)));
 //! assert_eq!(descriptors.attributes(), [("user", "u1")]);
 //! ```
@@ -24,7 +24,6 @@
 mod decode;
 mod decode_reply;
 mod descriptors;
-mod elements;
 mod encode;
 mod encode_reply;
 mod entries;
@@ -32,10 +31,7 @@ mod fault;
 mod frame;
 mod message;
 mod name;
-mod options;
 mod reader;
-mod reply;
-mod shorten;
 mod wellformed;
 mod writer;
 
@@ -48,16 +44,14 @@ pub use entries::{Abandoned, WireEntry, WireList};
 pub use fault::{Code, Fault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, RequestFrame,
-    RequestOptions, UnitsField,
+    AmountField, ChargeFrame, CheckRequest, CostField, DecisionReply, HelloFrame, LimitEntry, MissReason,
+    MissedCounts, RequestFrame, RequestOptions, UnitsField, WireReply,
 };
 pub(crate) use name::is_name;
-pub use reply::{DecisionReply, LimitEntry, WireReply};
-pub use shorten::{shorten, shorten_value};
+pub use name::{shorten, shorten_value};
 
-pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
+pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 
-/// The protocol version.
 pub const VERSION: u64 = 1;
 
 /// The largest payload of a frame, either way: 8 descriptors of typical values fit several times over, and a connection
@@ -76,19 +70,15 @@ pub const ID_MAX: u64 = i64::MAX.unsigned_abs();
 /// The largest cost of one unit that can pass, and the largest amount either way that is counted.
 pub const COST_MAX: u32 = u32::MAX;
 
-/// The most descriptors in a request.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// The most pairs in a descriptor.
 pub const PAIRS_MAX: usize = 16;
 
 /// The longest name: domain, priority, pool, unit, attribute key.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// The longest attribute value.
 pub const VALUE_BYTES_MAX: usize = 1_024;
 
-/// The longest `idem`.
 pub const IDEM_BYTES_MAX: usize = 64;
 
 /// The longest `client` in HELLO: it appears in logs and in lists of connections.

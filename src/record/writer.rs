@@ -12,7 +12,7 @@ use super::recorder::{EventOrigin, Noted, NotedKind, RecordReceiver, SESSION_BYT
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    AmountField, CheckRequest, CostField, DescriptorList, FRAME_BYTES_MAX, RefundReference, RequestFrame,
+    AmountField, CheckRequest, CostField, DescriptorList, FRAME_BYTES_MAX, Op, RefundReference, RequestFrame,
     RequestOptions, decode_request,
 };
 
@@ -150,9 +150,7 @@ impl RecordingWriter {
     fn record_request(&mut self, payload: &[u8], session: &str, noted: &Noted) {
         let mut descriptors = DescriptorList::new();
         match decode_request(payload, &mut descriptors) {
-            Ok(RequestFrame::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted),
-            Ok(RequestFrame::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted),
-            Ok(RequestFrame::Acquire(judge)) => self.judged("acquire", &judge, &descriptors, session, noted),
+            Ok(RequestFrame::Check(op, judge)) => self.judged(op, &judge, &descriptors, session, noted),
             Ok(RequestFrame::Charge(charge)) => {
                 let Some(hashed) = self.hash(payload, &descriptors) else { return };
                 let amount = match charge.amount {
@@ -176,7 +174,7 @@ impl RecordingWriter {
 
     fn judged(
         &mut self,
-        op: &'static str,
+        op: Op,
         judge: &CheckRequest<'_>,
         descriptors: &DescriptorList<'_>,
         session: &str,
@@ -192,10 +190,10 @@ impl RecordingWriter {
             }
         };
         let options = &judge.options;
-        let is_work = op == "acquire";
+        let is_work = op == Op::Acquire;
         let id = is_work.then(|| self.work_id(*lease, options.idem.is_some()));
         let idem = self.idem(options);
-        let line = self.line(op, noted.at).add("id", id.as_ref()).add("session", Some(session));
+        let line = self.line(op.into(), noted.at).add("id", id.as_ref()).add("session", Some(session));
         let line = line.add("domain", Some(judge.domain)).add("descriptors", Some(hashed)).add("cost", cost);
         let line = line.add("priority", judge.priority).add("idem", idem).add("queued_us", options.queued_us);
         // The verdict is for people and tools: a replay computes its own.

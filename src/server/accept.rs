@@ -13,8 +13,7 @@ use tracing::{debug, warn};
 use super::ServerState;
 use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry};
 use super::decision_thread::DecisionThread;
-use super::listener::{BACKLOG, Listener};
-use super::socket_file;
+use super::listener::{self, BACKLOG, Listener};
 use crate::protocol::{Code, WireReply, encode_reply};
 
 /// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
@@ -35,7 +34,7 @@ pub(super) async fn run(
                 () = shutdown.cancelled() => break,
                 accepted = accept(&watched) => Some(accepted),
                 () = shared.file_check.notified() => {
-                    watched = socket_file::restore(listener, shared, threads).unwrap_or(watched);
+                    watched = listener::restore(listener, shared, threads).unwrap_or(watched);
                     continue;
                 }
             }
@@ -176,7 +175,6 @@ impl<T> AcceptedQueue<T> {
         }
     }
 
-    /// Takes the next connection.
     fn pop(&mut self) -> Option<T> {
         let (user, mut waiting) = self.users.pop_front()?;
         let next = waiting.pop_front();

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
+use super::membership::HelloRefusal;
+
 /// The domains that not every user may use.
 #[derive(Debug, Default)]
 pub struct DomainAccess {
@@ -17,7 +19,6 @@ pub struct DomainAccess {
 impl DomainAccess {
     /// Makes the access from domains and their users, and the domains in which a negative charge need not name the charge that
     /// it refunds. A domain without users, or not listed, is open to all.
-    #[must_use]
     pub fn new(
         domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>,
         trusted_refunds: impl IntoIterator<Item = Box<str>>,
@@ -29,7 +30,6 @@ impl DomainAccess {
         }
     }
 
-    /// Whether a negative charge in a domain need not name the charge that it refunds.
     pub(super) fn trusts_refunds(&self, domain: &str) -> bool {
         self.trusted_refunds.contains(domain)
     }
@@ -49,10 +49,8 @@ impl DomainAccess {
 #[derive(Debug, Default)]
 pub struct PoolAccess(BTreeMap<Box<str>, PoolLimits>);
 
-/// The limits of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// Its name.
     pub name: Box<str>,
     /// The users (uids) whose processes may join it; empty for all users.
     pub uids: Vec<u32>,
@@ -60,30 +58,20 @@ pub struct PoolLimits {
     pub slots_max: Option<u32>,
 }
 
-/// Why a process may not join a pool.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PoolRefusal {
-    #[error("the pool `{pool}` is not open to user {user}")]
-    User { pool: Box<str>, user: u32 },
-    #[error("{slots} slots are more than the pool `{pool}` allows a process, which is {max}")]
-    Slots { pool: Box<str>, slots: u32, max: u32 },
-}
-
 impl PoolAccess {
     /// Makes the access from the limits of pools. A pool that is not listed is open to all.
-    #[must_use]
     pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
         PoolAccess(pools.into_iter().map(|limits| (limits.name.clone(), limits)).collect())
     }
 
     /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
     /// clients then refuse its requests.
-    pub(super) fn check(&self, pool: &str, user: u32, slots: u32) -> Result<(), PoolRefusal> {
+    pub(super) fn check(&self, pool: &str, user: u32, slots: u32) -> Result<(), HelloRefusal> {
         let Some(limits) = self.0.get(pool) else { return Ok(()) };
         let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
-            PoolRefusal::User { pool: limits.name.clone(), user }
+            HelloRefusal::PoolUser { pool: limits.name.clone(), user }
         } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
-            PoolRefusal::Slots { pool: limits.name.clone(), slots, max }
+            HelloRefusal::PoolSlots { pool: limits.name.clone(), slots, max }
         } else {
             return Ok(());
         };

@@ -14,17 +14,16 @@ use super::pending::PendingRequests;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Shortfalls};
+use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
-    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION, WireReply,
-    decode_first, decode_request, encode_fault, encode_reply, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, RequestFrame, VERSION, WireReply, decode_first,
+    decode_request, encode_fault, encode_reply, split_frame,
 };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchResult {
     /// Bytes of the buffer that are answered.
     pub(super) consumed: usize,
-    /// The connection's next step.
     pub(super) next: NextStep,
     /// The start of the batch.
     pub(super) at: Timestamp,
@@ -53,7 +52,6 @@ pub(super) struct FrameHandler {
     info: ConnectionInfo,
     grants: UnwrittenGrants,
     domains: SeenDomains,
-    /// Requests that wait for remote checks.
     pub(super) pending: PendingRequests,
 }
 
@@ -188,23 +186,12 @@ impl FrameHandler {
         let mut descriptors = DescriptorList::new();
         let request = decode_request(payload, &mut descriptors);
         *id = request.as_ref().ok().and_then(RequestFrame::id);
-        if let Ok(RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge)) =
-            &request
-        {
-            self.domains.add(judge.domain, &self.shared, self.info.user);
-        }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
-            Ok(RequestFrame::Hit(judge)) => {
-                let after = context.decide(Op::Hit, &judge, check, decider, replies, grants);
+            Ok(RequestFrame::Check(op, judge)) => {
+                self.domains.add(judge.domain, &self.shared, self.info.user);
+                let after = context.decide(op, &judge, check, decider, replies, grants);
                 self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
-            }
-            Ok(RequestFrame::Acquire(judge)) => {
-                let after = context.decide(Op::Acquire, &judge, check, decider, replies, grants);
-                self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
-            }
-            Ok(RequestFrame::Peek(judge)) => {
-                context.decide(Op::Peek, &judge, check, decider, replies, grants)
             }
             Ok(RequestFrame::Charge(charge)) => context.charge(&charge, decider, replies),
             Ok(RequestFrame::Ping { id }) => {
@@ -269,17 +256,14 @@ impl FrameHandler {
 
     /// Handles the first frame, which must be HELLO.
     fn handle_first(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> AfterFrame {
-        match decode_first(payload) {
-            Ok(hello) => self.handle_hello(&hello, replies, now),
-            Err(fault) => self.write_fault(&fault, replies),
-        }
-    }
-
-    fn handle_hello(&mut self, hello: &HelloFrame<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
+        let hello = match decode_first(payload) {
+            Ok(hello) => hello,
+            Err(fault) => return self.write_fault(&fault, replies),
+        };
         let shared = &self.shared;
         let library = ClientKind::parse(hello.client);
         shared.add_missed(library, &hello.missed);
-        let member = match Membership::join(shared, &self.info, hello, library, now) {
+        let member = match Membership::join(shared, &self.info, &hello, library, now) {
             Ok(member) => member,
             Err(refusal) => {
                 let code = refusal.code();
@@ -408,7 +392,6 @@ pub(super) enum AfterFrame {
     Wait(Arc<Shortfalls>),
 }
 
-/// The name and version of the daemon.
 const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 /// Domains remembered for one connection: most applications use one.

@@ -11,9 +11,8 @@ use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use super::ServerState;
-use super::activity::Activity;
 use super::answer::{FrameHandler, NextStep};
-use super::connections::ConnectionPermit;
+use super::connections::{Activity, ConnectionPermit};
 use super::fair_queue::QueueMembership;
 use super::membership::ConnectionInfo;
 use super::memory_charge::MemoryCharge;
@@ -73,7 +72,6 @@ struct ClientConnection<'p> {
     charge: MemoryCharge,
     /// The deadline of HELLO. A healthy connection has neither deadline and needs no timer.
     hello_deadline: Option<Pin<Box<Sleep>>>,
-    /// The deadline of an incomplete frame.
     frame_deadline: Option<Pin<Box<Sleep>>>,
     /// The peer reads no more. Frames that it sent before are still handled, as one may be a RELEASE.
     write_closed: bool,

@@ -31,7 +31,6 @@ impl Connector {
     }
 
     /// Returns the mode of the daemon, the strictest of any rule; `None` if the domain is closed to the user.
-    #[must_use]
     pub fn mode(&self, domain: &str, user: u32) -> Option<Mode> {
         self.shared.options.access.is_open(domain, user).then(|| self.shared.engine.mode())
     }

@@ -73,7 +73,6 @@ impl DecisionThread {
         Ok(DecisionThread { assignments, ended })
     }
 
-    /// Passes a connection to the thread.
     pub(super) fn assign(&self, socket: Arc<UnixStream>, permit: ConnectionPermit) {
         if self.assignments.send((socket, permit)).is_err() {
             // Dropping the connection closes it: its client decides on its own and reports that later.

@@ -58,8 +58,6 @@ pub struct QueueMembership {
 }
 
 impl FairQueue {
-    /// Makes an empty queue.
-    #[must_use]
     pub fn new(clock: Arc<Clock>) -> FairQueue {
         FairQueue {
             clock,
@@ -69,7 +67,6 @@ impl FairQueue {
         }
     }
 
-    /// Adds a connection of this user.
     #[must_use]
     pub fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
         let mut state = self.state.lock();

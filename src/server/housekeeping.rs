@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::error;
 
-use super::{ServerState, socket_file};
+use super::{ServerState, listener};
 use crate::clock::Timestamp;
 use crate::engine::TICK_MILLIS;
 use crate::record::NotedKind;
@@ -42,7 +42,7 @@ async fn run(shared: Arc<ServerState>) {
         if let Some(by) = stepped_back.filter(|by| *by >= LOGGED_STEP_MIN) {
             shared.log_clock_step(by);
         }
-        if file_checked.is_none_or(|checked| now.at.since(checked) >= socket_file::CHECK_EVERY) {
+        if file_checked.is_none_or(|checked| now.at.since(checked) >= listener::CHECK_EVERY) {
             file_checked = Some(now.at);
             shared.file_check.notify_one();
         }

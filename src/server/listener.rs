@@ -3,7 +3,8 @@
 //!
 //! A lock file beside the socket decides ownership of the path: the daemon that holds the lock may replace a socket that
 //! refuses connections. The new socket is made under a temporary name and renamed into place, so the path is never
-//! missing, incomplete, or open to more users than it will be.
+//! missing, incomplete, or open to more users than it will be. While the daemon runs, a removed or replaced file is made
+//! again, so that new processes are limited too.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -16,12 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Gid, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use tracing::warn;
+use tracing::{info, warn};
 
-use super::socket_file::SocketFile;
+use super::ServerState;
+use super::accept::admit_backlog;
+use super::decision_thread::DecisionThread;
 use crate::terms::without_number;
 
 /// A socket that listens at a path.
@@ -83,13 +87,11 @@ impl Listener {
     }
 
     /// Returns what operators see of the socket file.
-    #[must_use]
     pub fn file(&self) -> &Arc<SocketFile> {
         &self.file
     }
 
     /// Whether the socket file is still at its path. That of a passed socket is the service manager's.
-    #[must_use]
     pub fn is_at_path(&self) -> bool {
         let is_own = |owned: &OwnedPath| {
             std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity)
@@ -140,14 +142,11 @@ impl Listener {
         Ok(Listener::with(socket, path, None))
     }
 
-    /// Returns its path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns device and inode of the socket at the path; `None` if the path of a passed socket does not exist.
-    #[must_use]
     pub fn identity(&self) -> Option<(u64, u64)> {
         let passed = || std::fs::metadata(&self.path).ok().as_ref().map(file_identity);
         self.owned.as_ref().map(|owned| owned.identity).or_else(passed)
@@ -257,6 +256,72 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
+/// The identity of the socket file, and why it cannot be made again, for operators.
+#[derive(Debug, Default)]
+pub struct SocketFile {
+    identity: Mutex<Option<(u64, u64)>>,
+    obstacle: Mutex<Option<String>>,
+}
+
+impl SocketFile {
+    /// Returns device and inode of the socket; `None` if the path of a passed socket did not exist.
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        *self.identity.lock()
+    }
+
+    /// Says why new processes cannot connect, if the file is not at its path.
+    pub fn obstacle(&self) -> Option<String> {
+        let obstacle = self.obstacle.lock();
+        let text = |why: &String| {
+            format!(
+                "its socket file was removed or replaced, so no new process can connect: {why}; then it is made again"
+            )
+        };
+        obstacle.as_ref().map(text)
+    }
+
+    pub(super) fn set_identity(&self, identity: Option<(u64, u64)>) {
+        *self.identity.lock() = identity;
+    }
+}
+
+/// Makes the socket file again if it is not at its path. Returns the new socket to accept from.
+pub(super) fn restore(
+    listener: &mut Listener,
+    shared: &Arc<ServerState>,
+    threads: &[DecisionThread],
+) -> Option<tokio::net::UnixListener> {
+    let file = Arc::clone(listener.file());
+    if listener.is_at_path() {
+        if file.obstacle.lock().take().is_some() {
+            info!(path = %listener.path().display(), "the socket file is at its path again");
+        }
+        return None;
+    }
+    // No path leads to them any more.
+    admit_backlog(listener, shared, threads);
+    match listener.bind_again() {
+        Ok(socket) => {
+            *file.obstacle.lock() = None;
+            let path = listener.path().display();
+            warn!(%path, "the socket file was removed or replaced: it is made again, and new processes can connect");
+            Some(socket)
+        }
+        Err(error) => {
+            let reason = error.to_string().replace('\n', "; ");
+            let mut obstacle = file.obstacle.lock();
+            if obstacle.as_ref() != Some(&reason) {
+                warn!(
+                    reason,
+                    "the socket file was removed or replaced, and NO NEW PROCESS CAN CONNECT; tried again"
+                );
+                *obstacle = Some(reason);
+            }
+            None
+        }
+    }
+}
+
 /// Connects without waiting for a full backlog, where a blocking connect has no timeout. Reads and writes do not wait either.
 ///
 /// # Errors
@@ -362,3 +427,6 @@ pub async fn retry_until_open<T>(
 }
 
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// New processes run without limits for no longer than this, at the cost of one `lstat` each time.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);

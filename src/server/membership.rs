@@ -4,7 +4,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::ServerState;
-use super::access::PoolRefusal;
 use super::processes::SessionKey;
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
@@ -39,8 +38,10 @@ pub(super) struct Membership {
 pub(super) enum HelloRefusal {
     #[error("{0}")]
     NotOpened(#[from] SessionError),
-    #[error("{0}")]
-    Pool(#[from] PoolRefusal),
+    #[error("the pool `{pool}` is not open to user {user}")]
+    PoolUser { pool: Box<str>, user: u32 },
+    #[error("{slots} slots are more than the pool `{pool}` allows a process, which is {max}")]
+    PoolSlots { pool: Box<str>, slots: u32, max: u32 },
     #[error("the process of this session has exited")]
     ProcessExited,
 }
@@ -49,10 +50,10 @@ impl HelloRefusal {
     pub(super) fn code(&self) -> Code {
         match self {
             HelloRefusal::NotOpened(SessionError::TooMany) => Code::Busy,
-            HelloRefusal::NotOpened(_)
-            | HelloRefusal::ProcessExited
-            | HelloRefusal::Pool(PoolRefusal::Slots { .. }) => Code::Forbidden,
-            HelloRefusal::Pool(PoolRefusal::User { .. }) => Code::NotAllowed,
+            HelloRefusal::NotOpened(_) | HelloRefusal::ProcessExited | HelloRefusal::PoolSlots { .. } => {
+                Code::Forbidden
+            }
+            HelloRefusal::PoolUser { .. } => Code::NotAllowed,
         }
     }
 }

@@ -20,12 +20,10 @@ impl AdapterMemory {
         AdapterMemory(account)
     }
 
-    /// Counts the bytes of a request.
     pub fn add(&self, bytes: usize) {
         self.0.add_beside(bytes);
     }
 
-    /// Uncounts the bytes of a request.
     pub fn remove(&self, bytes: usize) {
         self.0.remove_beside(bytes);
     }

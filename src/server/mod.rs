@@ -3,7 +3,6 @@
 
 mod accept;
 mod access;
-mod activity;
 mod answer;
 mod connection;
 mod connections;
@@ -18,7 +17,6 @@ mod pending;
 mod processes;
 mod pulse;
 mod request;
-mod socket_file;
 mod stream;
 mod telemetry;
 
@@ -34,11 +32,10 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
-pub use listener::{BindError, Listener, connect_at_once, retry_until_open};
+pub use listener::{BindError, Listener, SocketFile, connect_at_once, retry_until_open};
 pub use memory_charge::AdapterMemory;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;
-pub use socket_file::SocketFile;
 pub use telemetry::{RAISED, ServerCounters};
 
 use crate::clock::Clock;
@@ -51,18 +48,13 @@ use decision_thread::DecisionThread;
 use processes::Processes;
 use telemetry::{ClientKind, MissedReports, NotPending};
 
-/// The settings of the server.
 #[derive(Debug)]
 pub struct ServerOptions {
     /// Decision threads, at least 1.
     pub threads: usize,
-    /// Limits on connections.
     pub connections: ConnectionLimits,
-    /// Access of users to domains.
     pub access: DomainAccess,
-    /// Access of users to pools.
     pub pools: PoolAccess,
-    /// Counters of the server.
     pub telemetry: Arc<ServerCounters>,
     /// Whether decision threads request short slices from the scheduler.
     pub request_short_slices: bool,
@@ -90,7 +82,6 @@ struct ServerState {
 }
 
 impl ServerState {
-    /// Adds a client's report of decisions made without the daemon.
     fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
@@ -122,7 +113,6 @@ impl ServerState {
     }
 }
 
-/// A server with running decision threads.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerState>,
@@ -164,7 +154,6 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
 
 impl Server {
     /// Returns a way for adapters to connect from within this process.
-    #[must_use]
     pub fn connector(&self) -> Connector {
         Connector::new(&self.shared, &self.threads)
     }

@@ -27,7 +27,6 @@ pub struct ThreadHealth {
 struct ThreadPulse {
     /// The last check in nanoseconds plus 1; 0 before the first.
     checked: AtomicU64,
-    /// Whether the thread waits for events.
     is_parked: AtomicBool,
     /// Wakes a decision thread for its check. It has no timer of its own, as a runtime with a timer reads the clock whenever
     /// it waits.
@@ -35,8 +34,6 @@ struct ThreadPulse {
 }
 
 impl ThreadHealth {
-    /// Makes the health of a server with this number of decision threads.
-    #[must_use]
     pub fn new(threads: usize) -> ThreadHealth {
         let threads: Box<[ThreadPulse]> = (0..=threads.max(1)).map(|_| ThreadPulse::default()).collect();
         ThreadHealth { silent: AtomicUsize::new(threads.len()), threads, all_checked: Notify::new() }
@@ -54,7 +51,6 @@ impl ThreadHealth {
     }
 
     /// Whether every thread waits for events or has run its self-check after a moment.
-    #[must_use]
     pub fn all_checked_after(&self, moment: Timestamp) -> bool {
         self.threads.iter().all(|thread| thread.is_waiting() || thread.last_check() > Some(moment))
     }
@@ -72,7 +68,6 @@ impl ThreadHealth {
     }
 
     /// Returns the number of running decision threads and the number wanted.
-    #[must_use]
     pub fn thread_counts(&self) -> (usize, usize) {
         let decision_threads = self.threads.iter().take(self.accepting());
         let not_started = decision_threads.filter(|thread| thread.last_check() == Some(NEVER_STARTED));
@@ -166,12 +161,10 @@ fn check_decider(decider: &Mutex<Decider>, now: Now) {
 /// The beat of a thread that was not started: later than any moment.
 const NEVER_STARTED: Timestamp = Timestamp::from_nanos(u64::MAX - 1);
 
-/// Returns the name of a decision thread.
 pub(super) fn thread_name(number: usize) -> String {
     format!("decide-{number}")
 }
 
-/// The name of the accepting thread.
 const ACCEPTING: &str = "accept";
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl<'a> RequestContext<'a> {
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
-                if decision.unmatched == Some(Unmatched::Rule) {
+                if decision.unmatched == Some(Unmatched::Rule) && op != Op::Peek {
                     return AfterFrame::Unmatched;
                 }
             }
@@ -152,7 +152,6 @@ impl<'a> RequestContext<'a> {
         write_done(Some(id), ok, replies)
     }
 
-    /// Takes a sample of a signal that the application pushes.
     pub(super) fn signal(
         &self,
         id: Option<u64>,
@@ -183,7 +182,6 @@ impl<'a> RequestContext<'a> {
         self.client.abandon_requests(&options.abandoned, self.now);
     }
 
-    /// Makes the recorded event of a decision.
     fn decided_event(&self, decision: &engine::Decision<'_>) -> NotedKind {
         let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         NotedKind::Decided {
@@ -301,7 +299,7 @@ const STALL_ATTRIBUTE: &str = "debug-stall";
 fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let mut notes: Vec<_> = decision.notes().collect();
     notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())));
-    let all = || decision.matching_limits().map(limit_entry).collect::<Vec<_>>();
+    let all = || decision.limits().map(limit_entry).collect::<Vec<_>>();
     // A repeated grant has lost them if the first request did not ask, or the rules have changed: it is not without limits.
     let has_lost_all = decision.binding.is_some_and(|view| view.rule.advertise);
     let all = frame.options.all.then(all).filter(|all| !all.is_empty() || !has_lost_all);

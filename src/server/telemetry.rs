@@ -15,7 +15,6 @@ use crate::protocol::{Code, MissReason, MissedCounts};
 /// Counts since the start, and the number of open connections.
 #[derive(Debug, Default)]
 pub struct ServerCounters {
-    /// Open connections.
     pub connections: AtomicU64,
     /// Idle surplus connections that were closed to admit others.
     pub connections_reclaimed: AtomicU64,
@@ -28,11 +27,8 @@ pub struct ServerCounters {
     not_pending: [AtomicU64; NotPending::VARIANTS.len()],
     /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
-    /// The first closed domains, each with a user that was refused there.
     turned_away: Mutex<BTreeSet<(Box<str>, u32)>>,
-    /// The first names of requests whose domain did not exist.
     unknown_domains: Mutex<BTreeSet<Box<str>>>,
-    /// The first request of each domain that none of its rules matched, described.
     unmatched: Mutex<BTreeMap<Box<str>, Box<str>>>,
 }
 
@@ -190,7 +186,6 @@ impl ServerCounters {
 pub(super) struct MissedReports(Mutex<MissedCounts>);
 
 impl MissedReports {
-    /// Adds a client's report.
     pub(super) fn add(&self, missed: &MissedCounts) {
         let mut unlogged = self.0.lock();
         for (reason, more) in missed.iter() {
@@ -233,7 +228,6 @@ const UNKNOWN_DOMAINS_MAX: usize = 16;
 /// As many as a warning names.
 const TURNED_AWAY_MAX: usize = 4;
 
-/// Users stored for each domain.
 const USERS_MAX: usize = 4;
 
 const DOMAINS_MAX: usize = 256;

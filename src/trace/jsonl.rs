@@ -109,7 +109,7 @@ pub(crate) fn judge<T>(
     let priority = line.priority.as_deref();
     let judge =
         CheckRequest { cost: asked, priority, options: options(line), ..CheckRequest::new(0, domain) };
-    as_frame(&RequestFrame::Hit(judge), &descriptors)?;
+    as_frame(&RequestFrame::Check(Op::Hit, judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
         oversized,

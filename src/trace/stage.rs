@@ -241,7 +241,8 @@ fn write_decision(
         priority: decision.and_then(|decision| decision.priority),
         notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
         all: all
-            .map(|LimitView { rule, level }| {
+            .map(|limit| {
+                let LimitView { rule, level } = limit.view;
                 (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
             })
             .collect(),

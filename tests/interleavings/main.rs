@@ -87,7 +87,8 @@ fn ask(
     match decider.decide(&request, Now::at_nanos(at)) {
         EngineAnswer::Conflict | EngineAnswer::TooManyLeases | EngineAnswer::RemoteCheck(_) => None,
         EngineAnswer::Decided(decision) => {
-            let left = decision.limits().map(|view| (view.rule.name.to_string(), view.level.remaining));
+            let left =
+                decision.limits().map(|limit| (limit.view.rule.name.to_string(), limit.view.level.remaining));
             Some((decision.verdict, left.collect()))
         }
     }

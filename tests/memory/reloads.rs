@@ -83,7 +83,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Rep
             unreachable!()
         };
         let notes = decision.notes().map(|(kind, rule)| (kind, rule.to_owned())).collect();
-        let levels = decision.limits().map(|view| view.level).collect();
+        let levels = decision.limits().map(|limit| limit.view.level).collect();
         hear(number, (decision.verdict, decision.retry_after, notes, levels));
     }
     assert!(at > 60 * SECOND);

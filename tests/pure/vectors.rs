@@ -170,9 +170,7 @@ fn request_meaning(request: &RequestFrame<'_>, descriptors: &DescriptorList<'_>)
         RequestFrame::Hello(hello) => {
             json!({ "op": "hello", "id": hello.id, "version": hello.version, "info": info(hello) })
         }
-        RequestFrame::Acquire(judge) => judged("acquire", judge, descriptors),
-        RequestFrame::Hit(judge) => judged("hit", judge, descriptors),
-        RequestFrame::Peek(judge) => judged("peek", judge, descriptors),
+        RequestFrame::Check(op, judge) => judged((*op).into(), judge, descriptors),
         RequestFrame::Charge(charge) => json!({
             "op": "charge", "id": charge.id, "domain": charge.domain, "descriptors": flat(descriptors),
             "amount": match charge.amount {

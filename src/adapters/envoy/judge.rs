@@ -14,7 +14,8 @@ use crate::adapters::exchange::{self, WireAnswer};
 use crate::adapters::handler::deadline;
 use crate::limit::fixed_window::FixedWindowQuota;
 use crate::protocol::{
-    CheckRequest, Code, DESCRIPTORS_MAX, Mode, PAIRS_MAX, RequestFrame, RequestOptions, UnitsField, is_name,
+    CheckRequest, Code, DESCRIPTORS_MAX, Mode, Op, PAIRS_MAX, RequestFrame, RequestOptions, UnitsField,
+    is_name,
 };
 
 /// Descriptors of one cost, by their index in the request, and the decision about them.
@@ -100,7 +101,7 @@ impl EnvoyHandler {
             options: RequestOptions { max_wait_us: Some(0), all: true, ..RequestOptions::default() },
             ..CheckRequest::new(id, domain)
         };
-        let frame = if cost == 0 { RequestFrame::Peek(check) } else { RequestFrame::Hit(check) };
+        let frame = RequestFrame::Check(if cost == 0 { Op::Peek } else { Op::Hit }, check);
         let descriptors = indexes.iter().filter_map(|index| request.descriptors.get(*index));
         let frame = bodies::fitting(&frame, descriptors.clone().map(pairs).collect())?;
         let entries = |descriptor: &RateLimitDescriptor| {

@@ -10,11 +10,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::AnswerKind;
-use super::bodies::{CheckBody, CheckOp};
+use super::bodies::CheckBody;
 use super::handler::{BadRequest, HttpHandler};
 use super::json::Units;
 use super::listen::AdapterPermit;
-use crate::protocol::Mode;
+use crate::protocol::{Mode, Op};
 
 struct RespConnection {
     handler: HttpHandler,
@@ -103,8 +103,8 @@ impl RespConnection {
             (b"HELLO", options) => self.hello(options),
             _ if !self.is_authorized => Err(NO_AUTH.to_owned()),
             (b"PING", []) => Ok("+PONG".to_owned()),
-            (b"HIT", [domain, pairs @ ..]) => self.check(CheckOp::Hit, domain, pairs).await,
-            (b"PEEK", [domain, pairs @ ..]) => self.check(CheckOp::Peek, domain, pairs).await,
+            (b"HIT", [domain, pairs @ ..]) => self.check(Op::Hit, domain, pairs).await,
+            (b"PEEK", [domain, pairs @ ..]) => self.check(Op::Peek, domain, pairs).await,
             (b"CL.THROTTLE", [key, numbers @ ..]) => self.throttle(key, numbers),
             (b"SELECT", [b"0"]) => ok(),
             (b"CLIENT", [word, ..]) if is(word, "SETINFO") || is(word, "SETNAME") => ok(),
@@ -138,7 +138,7 @@ impl RespConnection {
     }
 
     /// Asks for a decision; the request does not wait.
-    async fn check(&self, op: CheckOp, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
+    async fn check(&self, op: Op, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
         let (pairs, cost) = match pairs {
             // A cost beyond 64 bits is judged like the largest, and refused for good.
             [pairs @ .., b"COST", cost] => {

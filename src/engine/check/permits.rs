@@ -4,8 +4,8 @@ use super::{CheckContext, StageCheck};
 use crate::clock::Now;
 use crate::engine::shards::Shard;
 use crate::engine::tag::{PINNED, TableState, Tag};
+use crate::limit::concurrency::Permits;
 use crate::limit::concurrency::{ConcurrencyQuota, LeaseCount};
-use crate::limit::permits::Permits;
 use crate::limit::{Outcome, QuotaLevel};
 
 impl StageCheck {

@@ -1,11 +1,10 @@
 //! The fast path of the common request: exactly one rule with one quota and no extras, and no lease. One
 //! lock, one look-up, no lists.
 
-use super::noting::is_sampled;
 use super::{Judgement, retry_after};
 use crate::clock::Micros;
 use crate::engine::algorithm::AlgorithmTable;
-use crate::engine::callers::SeenRequest;
+use crate::engine::callers::{SeenRequest, is_sampled};
 use crate::engine::counters::{CheckResult, ThreadCounters};
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use crate::engine::digest::Digest;

@@ -2,11 +2,10 @@
 //! judged before the first one is charged, with all shards locked.
 
 use super::Judgement;
-use super::noting::is_sampled;
 use super::one_rule::simple_cost;
 use crate::clock::Timestamp;
 use crate::engine::admission::LockedShards;
-use crate::engine::callers::SeenRequest;
+use crate::engine::callers::{SeenRequest, is_sampled};
 use crate::engine::counters::CheckResult;
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use crate::engine::digest::Digest;

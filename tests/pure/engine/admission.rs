@@ -120,7 +120,7 @@ fn fast_path_decides_and_counts_like_the_general_path() {
         let ask = Ask { lists_all_limits: true, ..Ask::hit(&given, u32::try_from(random.below(4)).unwrap()) };
         let line = |decision: &tidegate::engine::Decision<'_>| {
             let all: Vec<_> =
-                decision.limits().map(|view| (view.rule.name.to_string(), view.level)).collect();
+                decision.limits().map(|limit| (limit.view.rule.name.to_string(), limit.view.level)).collect();
             format!("{} {all:?}", shown(decision, true))
         };
         let [fast, general] =

@@ -90,7 +90,8 @@ fn said(decision: &Decision<'_>) -> Reply {
         notes: decision.notes().map(|(kind, rule)| (kind.name(), rule.to_owned())).collect(),
         all: decision
             .limits()
-            .map(|view| {
+            .map(|limit| {
+                let view = limit.view;
                 let level = view.level;
                 (view.rule.name.to_string(), level.limit, level.window.0, level.remaining, level.reset.0)
             })

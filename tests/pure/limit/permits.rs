@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Timestamp;
-use tidegate::limit::concurrency::ConcurrencyQuota;
-use tidegate::limit::permits::{PermitReply, Permits};
+use tidegate::limit::concurrency::{ConcurrencyQuota, PermitReply, Permits};
 use tidegate::limit::share::{Fallback, FleetStatus};
 
 const MAX: u32 = 10;

@@ -150,7 +150,7 @@ impl Fixture {
 
 fn in_full(decision: &Decision<'_>) -> String {
     let notes: Vec<_> = decision.notes().collect();
-    let all: Vec<_> = decision.limits().map(|view| (&*view.rule.name, view.level)).collect();
+    let all: Vec<_> = decision.limits().map(|limit| (&*limit.view.rule.name, limit.view.level)).collect();
     let binding = decision.binding.map(|view| (&*view.rule.name, view.level));
     let (verdict, name, retry) = (decision.verdict, decision.rule_name(), decision.retry_after);
     format!(
