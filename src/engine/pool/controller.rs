@@ -76,7 +76,8 @@ impl PoolController {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
         }
-        if self.began.as_ref().is_none_or(|began| began.controller != watch.controller) {
+        let parameters = |of: &PoolShedding| (of.controller, of.shed.workers.is_some());
+        if self.began.as_ref().is_none_or(|began| parameters(began) != parameters(watch)) {
             let inherited = self.inherited.take().map(|(_, severity, _)| severity);
             let before = inherited.or(self.began.as_ref().map(|_| self.severity));
             let before = before.filter(|_| watch.shed.workers.is_some());

@@ -26,9 +26,9 @@ impl Pool {
     /// Returns the maximum of lower-priority leases here, given this host's slots.
     pub(in crate::engine) fn noncritical_max(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
         let alone = PoolLoad::default().noncritical_max_here(slots, reserve_permille);
-        // The reserve of one slot on one host would refuse all other work.
-        let one_at_least = || alone.max(slots.min(1));
-        self.other_hosts.lock().map_or_else(one_at_least, |others| others.noncritical_max(slots, alone, at))
+        // A part of a single slot would be all of it, and refuse all other work.
+        let alone_here = || alone.max(u32::from(slots == 1 && reserve_permille < 1_000));
+        self.other_hosts.lock().map_or_else(alone_here, |others| others.noncritical_max(slots, alone, at))
     }
 
     /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.

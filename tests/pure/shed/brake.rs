@@ -55,8 +55,8 @@ fn brakes_on_standing_queue_until_two_seconds_without() {
         // Few slots: a shorter queue for longer.
         (8, &[(9_000, queue(7))], &[]),
         (8, &[(9_000, queue(8))], &[(1_000, true)]),
-        (7, &[(9_000, queue(2))], &[]),
-        (7, &[(9_000, queue(3))], &[(2_000, true)]),
+        (7, &[(9_000, queue(3))], &[]),
+        (7, &[(9_000, queue(4))], &[(2_000, true)]),
         (4, &[(9_000, queue(1))], &[]),
         (4, &[(9_000, queue(2))], &[(2_000, true)]),
         (1, &[(9_000, queue(1))], &[]),
@@ -90,7 +90,7 @@ fn sparse_samples_show_no_standing_queue() {
 
 #[test]
 fn queue_threshold_grows_with_slots() {
-    let table = [(0, 2), (1, 2), (4, 2), (5, 2), (6, 3), (7, 3), (8, 8), (16, 16), (u32::MAX, u32::MAX)];
+    let table = [(0, 2), (1, 2), (4, 2), (5, 3), (6, 3), (7, 4), (8, 8), (16, 16), (u32::MAX, u32::MAX)];
     for (slots, least) in table {
         assert_eq!(queue_min(slots), least, "{slots} slots");
     }

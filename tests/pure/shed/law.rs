@@ -119,7 +119,7 @@ fn stepped((s, silent): (f64, f64), leak: f64, utilization: Option<f64>, elapsed
     let dt = elapsed.min(2.0);
     let (slope, dt, silent) = match utilization.filter(|u| u.is_finite()) {
         Some(u) if u < 0.7 => ((u / 0.7 - 1.0).clamp(-1.0, 1.0) / 120.0, dt, 0.0),
-        Some(u) if u < 0.8 => (-leak, dt, 0.0),
+        Some(u) if u <= 0.8 => (-leak, dt, 0.0),
         Some(u) => (((u - 0.8) / 0.2).min(1.0) / 120.0, dt, 0.0),
         None => {
             let held = dt.min(30.0 - silent);

@@ -54,11 +54,22 @@ fn controller_resumes_restored_severity() {
 }
 
 #[test]
-fn changed_controller_starts_at_rest() {
-    let again = busy_for(100).restarted(s(101), s(102));
+fn changed_controller_keeps_severity_in_its_range() {
+    let fixture = busy_for(100);
+    let stood = severity(&fixture, 101);
+    let again = fixture.restarted(s(101), s(102));
     again.install(&RULES.replace("full: 120s", "full: 240s"));
     run(&again, 102, 103);
-    assert!(severity(&again, 103) < 0.0);
+    assert!((severity(&again, 103) - stood).abs() < 0.02);
+    // While it runs, too. Without a controller it is at rest.
+    again.install(&RULES.replace("full: 120s", "full: 360s"));
+    run(&again, 103, 104);
+    assert!((severity(&again, 104) - stood).abs() < 0.02);
+    again.install(&RULES.replace("workers: {after: 28s, full: 120s}", "queue_age: {}"));
+    run(&again, 104, 105);
+    again.install(RULES);
+    run(&again, 105, 106);
+    assert!(severity(&again, 106) < 0.0);
 }
 
 #[test]
