@@ -40,7 +40,7 @@ pub(in crate::rules) struct CallersFields<'n> {
     /// the first of these attributes that a request has names its caller. Default: `[user, ip]`.
     #[serde(borrow)]
     pub(in crate::rules) by: Option<Vec<Spanned<AttributeName<'n>>>>,
-    /// the time until all refused callers are other ones, 1s to 7day. Default: `10min`.
+    /// the time in which all callers are drawn anew, 1s to 7day. Default: `10min`.
     pub(in crate::rules) rotate: Option<Rotate>,
 }
 
