@@ -13,6 +13,11 @@ pub(crate) trait Dialect {
         None
     }
 
+    /// The most requests that a server takes at once on one connection.
+    fn in_flight_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Appends the next request.
     fn request(&mut self, out: &mut Vec<u8>);
 

@@ -75,6 +75,10 @@ impl Grpc {
 }
 
 impl Dialect for Grpc {
+    fn in_flight_max(&self) -> u64 {
+        STREAMS_MAX
+    }
+
     fn request(&mut self, out: &mut Vec<u8>) {
         if self.stream == 1 {
             out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -142,6 +146,9 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes.push(value as u8);
     bytes
 }
+
+/// The streams that the Envoy adapter takes on one connection; Envoy opens another for more. The same for all servers.
+const STREAMS_MAX: u64 = 32;
 
 // Kinds and flags of frames.
 const DATA: u8 = 0;

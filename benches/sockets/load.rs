@@ -155,7 +155,7 @@ pub(crate) struct Flow {
     pub(crate) nanos: u64,
 }
 
-/// Keeps `depth` requests in flight on each connection: every reply is followed by one more request.
+/// Keeps `depth` requests in flight on each connection, or as many as its server takes: every reply is followed by one more request.
 pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until) -> io::Result<Flow> {
     let (nanos, mut left) = match until {
         Until::Nanos(nanos) => (nanos, u64::MAX),
@@ -170,7 +170,7 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
     let start = read_boot_nanos();
     let mut outstanding = 0;
     for connection in connections.iter_mut() {
-        let batch = depth.min(left);
+        let batch = depth.min(left).min(connection.dialect.in_flight_max());
         connection.send(batch)?;
         outstanding += batch;
         left -= batch;
