@@ -90,10 +90,10 @@ impl LogEntries {
         held.rotate_left(1);
         match self {
             LogEntries::Few { len, .. } => *len -= 1,
-            LogEntries::Many { head, len, .. } => {
-                *len -= 1;
-                *head = if *len == 0 { 0 } else { *head };
-            }
+            LogEntries::Many { len, .. } => *len -= 1,
+        }
+        if self.all().len() == 0 {
+            *self = LogEntries::default();
         }
     }
 

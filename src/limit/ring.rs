@@ -134,21 +134,17 @@ impl Ring {
         }
     }
 
-    /// Removes units, from the newest bucket first. A ring that counts nothing frees its block.
+    /// Removes units, from the newest bucket first.
     pub(super) fn remove(&mut self, units: u32) {
         let mut left = units;
         for back in 0..self.len() {
-            let count = self.count(back);
-            let taken = left.min(count);
+            let taken = left.min(self.count(back));
             left -= taken;
-            self.set_count(back, count - taken);
-        }
-        if self.total() == 0 {
-            *self = Ring { began: self.began, counters: RingCounters::default() };
+            self.remove_of(back, taken);
         }
     }
 
-    /// Removes units of the bucket `back` places before the newest, if there is one.
+    /// Removes units of the bucket `back` places before the newest, if there is one. A ring that counts nothing frees its block.
     pub(super) fn remove_of(&mut self, back: usize, units: u32) {
         self.set_count(back, self.count(back).saturating_sub(units));
         if self.total() == 0 {

@@ -34,6 +34,31 @@ fn changed_count_keeps_logged_units() {
     assert_eq!(log.level(&many, at_ms(1_390)).remaining, 49);
 }
 
+/// In the table and in a block of memory, the refunds in the order of the charges and backwards.
+#[test]
+fn refunds_the_entry_charged_at_an_instant() {
+    let quota = quota(50, SECOND);
+    for (count, is_reversed) in [(3, false), (3, true), (9, false), (9, true)] {
+        let mut log = SlidingLogState::default();
+        let mut left: Vec<(u64, u32)> =
+            (1..=count).map(|number| (u64::from(number) * MILLI, number)).collect();
+        left.iter().for_each(|(nanos, units)| log.charge(&quota, Now::at_nanos(*nanos), *units));
+        while !left.is_empty() {
+            // Of the middle entry a unit, of one at an end more than it has.
+            let middle = left.len() / 2;
+            let end = if is_reversed { left.len() - 1 } else { 0 };
+            for (index, units) in [(middle, 1), (end, u32::MAX)] {
+                let Some((nanos, own)) = left.get_mut(index) else { continue };
+                log.refund(&quota, at_ms(500), units, Some(Timestamp::from_nanos(*nanos)));
+                *own = own.saturating_sub(units);
+                left.retain(|(_, own)| *own > 0);
+                assert_eq!(log.entries().collect::<Vec<_>>(), left, "{count} entries");
+            }
+        }
+        assert_eq!(log.heap_bytes(), 0, "{count} entries");
+    }
+}
+
 #[test]
 fn separates_units_up_to_larger_count() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
