@@ -256,9 +256,8 @@ impl RulesInForce {
         // The texts beside an open file cannot be stored before it is closed.
         self.is_unsaved |= std::mem::replace(&mut self.is_partial, !open.is_empty());
         self.proof.files_are_read();
-        if !self.free_retired() {
-            sys::trim_heap();
-        }
+        self.retired.retain(ReplacedRuleSet::is_in_use);
+        sys::trim_heap();
         self.failing = [reading.kept.as_slice(), reading.without.as_slice()].concat();
         self.note(&reading);
         reading

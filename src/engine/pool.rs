@@ -46,8 +46,8 @@ pub(super) struct Pool {
     /// The severity s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
-    /// Elastic quotas have room while fewer slots are busy. As the last tick measured the utilization (`u32::MAX`: room, 0: none);
-    /// until one is measured, by the slots, since a pool that nothing shows to be full has room.
+    /// Elastic quotas have room while fewer slots than this are busy. By the utilization of the last tick it is `u32::MAX` or 0;
+    /// until one is measured, a part of the slots, since a pool that nothing shows to be full has room.
     room_below: AtomicU32,
     is_measured: AtomicBool,
     /// Heavy callers by priority. Decision threads only try this lock.

@@ -93,7 +93,7 @@ pub(super) struct CompiledRule {
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     pub(super) generation: u8,
-    /// The generations before this one in which the quota was in force, by allowance; none: the default.
+    /// The generations before this one in which the quota was in force, by allowance; empty: none.
     kept: Vec<u8>,
 }
 

@@ -300,9 +300,9 @@ fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &en
     let mut notes: Vec<_> = decision.notes().collect();
     notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())));
     let all = || decision.limits().map(limit_entry).collect::<Vec<_>>();
-    // A repeated grant has lost them if the first request did not ask, or the rules have changed: it is not without limits.
-    let has_lost_all = decision.binding.is_some_and(|view| view.rule.advertise);
-    let all = frame.options.all.then(all).filter(|all| !all.is_empty() || !has_lost_all);
+    // A repeated grant does not know them if the first request did not ask, or if the rules have changed.
+    let has_some = decision.binding.is_some_and(|view| view.rule.advertise);
+    let all = frame.options.all.then(all).filter(|all| !all.is_empty() || !has_some);
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,

@@ -59,12 +59,13 @@ impl PoolController {
     ) {
         let before = std::mem::replace(&mut self.live_nanos, live_nanos);
         let passed = live_nanos.saturating_sub(before);
-        let [of_slots, of_none] = std::mem::replace(&mut self.busy_before, busy_nanos);
-        self.busy_nanos += busy_nanos[0].saturating_sub(of_slots);
+        let [with_slots, without] = busy_nanos;
+        let [with_slots_before, without_before] = std::mem::replace(&mut self.busy_before, busy_nanos);
+        self.busy_nanos += with_slots.saturating_sub(with_slots_before);
         self.slot_nanos += if live > 0 || passed > 0 {
             passed
         } else {
-            self.busy_nanos += busy_nanos[1].saturating_sub(of_none);
+            self.busy_nanos += without.saturating_sub(without_before);
             let elapsed = self.ticked.map_or(Duration::ZERO, |ticked| at.since(ticked));
             elapsed.as_nanos() * u128::from(configured.unwrap_or(0))
         };
