@@ -14,10 +14,11 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use tidegate::rules::{Domain, Selection, read_text};
 
 /// The kind and text of a condition by rule number, and the attribute that matches number 20.
-const WRITTEN: [(&str, Write, &str, &str); 7] = [
+const WRITTEN: [(&str, Write, &str, &str); 8] = [
     ("equal", |n| format!("path: /v1/x{n}"), "path", "/v1/x20"),
     ("start", |n| format!("path: '/v1/x{n}/*'"), "path", "/v1/x20/items"),
     ("end", |n| format!("host: '*.t{n}.example.com'"), "host", "www.t20.example.com"),
+    ("part", |n| format!("agent: '*bot{n}-*'"), "agent", "Mozilla/5.0 (compatible; bot20-x; +https://x)"),
     ("cidr", |n| format!("ip: {{cidr: 10.{}.{}.0/24}}", n / 256, n % 256), "ip", "10.0.20.7"),
     (
         "any case",

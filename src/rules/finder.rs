@@ -1,4 +1,4 @@
-//! A lookup from values to items by equality, prefix, suffix or network. It scales to ten thousands of items.
+//! A lookup from values to items by equality, prefix, suffix, part or network. It scales to ten thousands of items.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 
+use super::parts::Parts;
 use super::prefixes::Prefixes;
 use super::values::VALUE_BYTES_MAX;
 use super::{Network, Pattern, fold, network};
@@ -17,6 +18,7 @@ pub(super) enum Anchor<'p> {
     Equal(&'p str, bool),
     Start(&'p str, bool),
     End(&'p str, bool),
+    Part(&'p str, bool),
     /// The value is an address in this network.
     Within(Network),
 }
@@ -33,7 +35,7 @@ impl<'p> Anchor<'p> {
             (_, Some((start, end, alone))) if !end.is_empty() => {
                 Some((Anchor::End(end, any_case), alone && start.is_empty()))
             }
-            _ => None,
+            _ => glob.part().map(|(part, alone)| (Anchor::Part(part, any_case), alone)),
         };
         match pattern {
             Pattern::Exact(text) => Some((Anchor::Equal(text, false), true)),
@@ -42,6 +44,11 @@ impl<'p> Anchor<'p> {
             Pattern::Network(network) => Some((Anchor::Within(*network), true)),
             Pattern::Not(_) | Pattern::Present => None,
         }
+    }
+
+    fn is_any_case(&self) -> bool {
+        use Anchor::{End, Equal, Part, Start};
+        matches!(self, Equal(_, true) | Start(_, true) | End(_, true) | Part(_, true))
     }
 }
 
@@ -58,13 +65,12 @@ impl<I> Finder<I> {
         let (mut texts, mut any_case) = (UncompiledTexts::default(), UncompiledTexts::default());
         let mut networks = Networks { kinds: BTreeMap::new() };
         for (anchor, item) in hung {
-            let lower =
-                matches!(anchor, Anchor::Equal(_, true) | Anchor::Start(_, true) | Anchor::End(_, true));
-            let texts = if lower { &mut any_case } else { &mut texts };
+            let texts = if anchor.is_any_case() { &mut any_case } else { &mut texts };
             match anchor {
                 Anchor::Equal(text, _) => texts.equal.push((text, item)),
                 Anchor::Start(text, _) => texts.starts.push((text.as_bytes().to_vec(), item)),
                 Anchor::End(text, _) => texts.ends.push((text.bytes().rev().collect(), item)),
+                Anchor::Part(text, _) => texts.parts.push((text, item)),
                 Anchor::Within(network) => networks.hang(network, item),
             }
         }
@@ -88,12 +94,12 @@ impl<I> Finder<I> {
 
     /// Like [`Finder::any`], without the items of [`Finder::equal`].
     pub(super) fn any_other(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
-        self.texts.any_affix(value, &mut is_enough)
+        self.texts.any_piece(value, &mut is_enough)
             || self.networks.any(value, &mut is_enough)
             || self.any_case.as_ref().is_some_and(|texts| {
                 fold::with_lowercase(value, |value| {
                     let equal = texts.equal(value);
-                    !equal.is_empty() && is_enough(equal) || texts.any_affix(value, &mut is_enough)
+                    !equal.is_empty() && is_enough(equal) || texts.any_piece(value, &mut is_enough)
                 })
             })
     }
@@ -103,11 +109,12 @@ struct UncompiledTexts<'p, I> {
     equal: Vec<(&'p str, I)>,
     starts: Vec<(Vec<u8>, I)>,
     ends: Vec<(Vec<u8>, I)>,
+    parts: Vec<(&'p str, I)>,
 }
 
 impl<I> Default for UncompiledTexts<'_, I> {
     fn default() -> Self {
-        UncompiledTexts { equal: Vec::new(), starts: Vec::new(), ends: Vec::new() }
+        UncompiledTexts { equal: Vec::new(), starts: Vec::new(), ends: Vec::new(), parts: Vec::new() }
     }
 }
 
@@ -118,6 +125,7 @@ struct PatternTexts<I> {
     equal_lengths: u64,
     starts: Prefixes<I>,
     ends: Prefixes<I>,
+    parts: Option<Parts<I>>,
 }
 
 impl<I> PatternTexts<I> {
@@ -129,11 +137,11 @@ impl<I> PatternTexts<I> {
             equal.entry(text.into()).or_default().push(item);
         }
         let (starts, ends) = (Prefixes::new(written.starts), Prefixes::new(written.ends));
-        PatternTexts { equal, equal_lengths, starts, ends }
+        PatternTexts { equal, equal_lengths, starts, ends, parts: Parts::new(written.parts) }
     }
 
     fn is_empty(&self) -> bool {
-        self.equal.is_empty() && self.starts.is_empty() && self.ends.is_empty()
+        self.equal.is_empty() && self.starts.is_empty() && self.ends.is_empty() && self.parts.is_none()
     }
 
     fn equal(&self, value: &str) -> &[I] {
@@ -143,9 +151,10 @@ impl<I> PatternTexts<I> {
         self.equal.get(value).map_or(&[], Vec::as_slice)
     }
 
-    fn any_affix(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
+    fn any_piece(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
         !self.starts.is_empty() && self.starts.any(value.as_bytes(), &mut *is_enough)
-            || !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, is_enough))
+            || !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, &mut *is_enough))
+            || self.parts.as_ref().is_some_and(|parts| parts.any(value, is_enough))
     }
 }
 

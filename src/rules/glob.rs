@@ -58,6 +58,15 @@ impl Glob {
         }
     }
 
+    /// Returns a part of all matching values, from between two stars, and whether having it suffices; `None` if there is none.
+    pub(super) fn part(&self) -> Option<(&str, bool)> {
+        let [start, middle @ .., end] = self.pieces.as_slice() else { return None };
+        let longest = middle.iter().max_by_key(|piece| piece.len()).filter(|piece| !piece.is_empty())?;
+        let part = longest.get(..longest.floor_char_boundary(PART_BYTES_MAX))?;
+        let others = [start, end].into_iter().chain(middle).map(|piece| piece.len()).sum::<usize>();
+        Some((part, others == part.len()))
+    }
+
     /// Whether the whole value matches. Linear in the value for each piece, without backtracking.
     pub(crate) fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = self.pieces.as_slice() else {
@@ -94,3 +103,6 @@ impl fmt::Display for Glob {
         Ok(())
     }
 }
+
+/// The bytes of a part that is looked up: enough to be rare, and a bound for the automaton that finds all of them.
+const PART_BYTES_MAX: usize = 32;

@@ -25,6 +25,7 @@ mod names;
 pub(crate) mod near;
 mod network;
 pub(crate) mod open;
+mod parts;
 pub(crate) mod percent;
 mod prefixes;
 mod problem;

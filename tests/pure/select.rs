@@ -14,7 +14,7 @@ use tidegate::rules::{
 /// Few names and values, so that rules often match; the empty text is a value and a pattern too.
 const NAMES: [&str; 5] = ["user", "method", "path", "ip", "unheard-of"];
 const VALUES: &str = " a b ab abc aba * é É A aB \u{212a} İ Ⱥ ß 10.0.0.1 10.0.1.1 010.0.0.1 ::ffff:10.0.0.1 2001:db8::1 2001:DB8:0::1 2001:db8:1:: ::a00:1";
-const TEXTS: &str = r" a b ab A É k i* ⱥ ẞ * ** a* ab* abc* *b *ab *c *b* a*a a*b*a \* é* É* 10.* 10.0.0.1 2001:db8::1 2001:* *::1";
+const TEXTS: &str = r" a b ab A É k i* ⱥ ẞ * ** a* ab* abc* *b *ab *c *b* *ab* *b*c* *é* a*a a*b*a \* é* É* 10.* 10.0.0.1 2001:db8::1 2001:* *::1";
 const NETWORKS: &str = "0.0.0.0/0 10.0.0.0/8 10.0.0.0/24 10.0.0.1/32 ::/0 2001:db8::/32 2001:db8::/48 2001:db8::1/128 ::ffff:10.0.0.0/104";
 
 /// A pattern as written.
@@ -378,10 +378,15 @@ fn matches_values_of_any_length() {
     let value = format!("{}É", "aB".repeat(600));
     let start: &'static str = Box::leak(format!("{}*", "aB".repeat(400)).into_boxed_str());
     let end: &'static str = Box::leak(format!("*{}é", "ab".repeat(400)).into_boxed_str());
+    // Parts are looked up by their first 32 bytes.
+    let part: &'static str = Box::leak(format!("*{}É*", "aB".repeat(20)).into_boxed_str());
+    let other: &'static str = Box::leak(format!("*{}A*", "aB".repeat(20)).into_boxed_str());
     let said = [Said::Text(start), Said::AnyCase(end), Said::Text(end), Said::AnyCase(start)];
-    let rules = said.into_iter().map(|said| rule_of(vec![("path", vec![said], false)], &[])).collect();
+    let parts = [Said::Text(part), Said::Text(other), Said::AnyCase(part)];
+    let said = said.into_iter().chain(parts);
+    let rules = said.map(|said| rule_of(vec![("path", vec![said], false)], &[])).collect();
     let whole = only(rules);
-    assert_eq!(whole.naive(&[("path", &value)]), [0, 1, 3]);
+    assert_eq!(whole.naive(&[("path", &value)]), [0, 1, 3, 4, 6]);
     whole.check(&[vec![("path", &value)]]);
 }
 
