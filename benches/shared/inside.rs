@@ -8,7 +8,9 @@ use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
     self, ConnectionParams, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Session, WorkOutcome,
 };
-use tidegate::protocol::{self, CheckRequest, DecisionReply, DescriptorList, FrameSplit, RequestFrame};
+use tidegate::protocol::{
+    self, CheckRequest, DecisionReply, DescriptorList, FrameShape, FrameSplit, RequestFrame,
+};
 use tidegate::rules::{self, Domain, Mode};
 
 use crate::lender::Lender;
@@ -16,6 +18,7 @@ use crate::workload::{self, Hits, Users};
 
 pub(crate) struct Inside {
     decider: Decider,
+    shape: FrameShape,
     replies: Vec<u8>,
 }
 
@@ -45,7 +48,7 @@ impl Inside {
     }
 
     fn of(engine: &Arc<Engine>) -> Inside {
-        Inside { decider: engine.decider(), replies: Vec::with_capacity(4096) }
+        Inside { decider: engine.decider(), shape: FrameShape::default(), replies: Vec::with_capacity(4096) }
     }
 
     /// With a key for each of `callers` callers.
@@ -62,8 +65,10 @@ impl Inside {
     pub(crate) fn answer(&mut self, frame: &[u8], now: Now) -> &[u8] {
         let mut descriptors = DescriptorList::new();
         let FrameSplit::Frame { payload, .. } = protocol::split_frame(frame) else { panic!("a whole frame") };
-        let Ok(RequestFrame::Check(protocol::Op::Hit, judge)) =
-            protocol::decode_request(payload, &mut descriptors)
+        if self.shape.is_outdated() {
+            self.shape.learn(payload);
+        }
+        let Ok(RequestFrame::Check(protocol::Op::Hit, judge)) = self.shape.decode(payload, &mut descriptors)
         else {
             panic!("a HIT")
         };

@@ -32,6 +32,7 @@ mod frame;
 mod message;
 mod name;
 mod reader;
+mod shape;
 mod wellformed;
 mod writer;
 
@@ -49,6 +50,7 @@ pub use message::{
 };
 pub(crate) use name::is_name;
 pub use name::{shorten, shorten_value};
+pub use shape::FrameShape;
 
 pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 

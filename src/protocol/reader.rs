@@ -125,6 +125,18 @@ impl<'a> PayloadReader<'a> {
         as_text(self.text_bytes()?)
     }
 
+    /// Reads a text of less than 32 bytes in its shortest form.
+    #[inline]
+    pub(super) fn short_text(&mut self) -> Option<&'a str> {
+        match self.rest {
+            [head @ 0xa0..=0xbf, rest @ ..] => {
+                self.rest = rest;
+                as_text(self.take_bytes(usize::from(head & 0x1f))?)
+            }
+            _ => None,
+        }
+    }
+
     #[inline]
     pub(super) fn name(&mut self) -> Option<&'a str> {
         as_name(self.text_bytes()?)

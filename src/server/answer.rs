@@ -16,8 +16,8 @@ use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
-    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, RequestFrame, VERSION, WireReply, decode_first,
-    decode_request, encode_fault, encode_reply, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameShape, FrameSplit, RequestFrame, VERSION, WireReply,
+    decode_first, encode_fault, encode_reply, split_frame,
 };
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub(super) struct FrameHandler {
     info: ConnectionInfo,
     grants: UnwrittenGrants,
     domains: SeenDomains,
+    shape: FrameShape,
     pub(super) pending: PendingRequests,
 }
 
@@ -65,6 +66,7 @@ impl FrameHandler {
             info,
             grants: UnwrittenGrants::default(),
             domains: SeenDomains::default(),
+            shape: FrameShape::default(),
             pending: PendingRequests::new(charge),
         }
     }
@@ -110,6 +112,9 @@ impl FrameHandler {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
                     answered += 1;
+                    if self.shape.is_outdated() {
+                        self.shape.learn(payload);
+                    }
                     if let AfterFrame::Close = self.answer_frame(decider, payload, replies, now) {
                         break NextStep::Close;
                     }
@@ -184,7 +189,7 @@ impl FrameHandler {
         let Some(member) = &self.member else { return self.handle_first(payload, replies, now) };
         let grants = &mut self.grants;
         let mut descriptors = DescriptorList::new();
-        let request = decode_request(payload, &mut descriptors);
+        let request = self.shape.decode(payload, &mut descriptors);
         *id = request.as_ref().ok().and_then(RequestFrame::id);
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {

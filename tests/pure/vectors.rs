@@ -9,9 +9,10 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use tidegate::protocol::{
-    Abandoned, AmountField, CheckRequest, CostField, DecisionReply, DescriptorList, Fault, FrameSplit,
-    HelloFrame, MissedCounts, RefundReference, ReplyScratch, RequestFrame, RequestOptions, WireReply,
-    decode_first, decode_reply, decode_request, encode_fault, encode_reply, encode_request, split_frame,
+    Abandoned, AmountField, CheckRequest, CostField, DecisionReply, DescriptorList, Fault, FrameShape,
+    FrameSplit, HelloFrame, MissedCounts, RefundReference, ReplyScratch, RequestFrame, RequestOptions,
+    WireReply, decode_first, decode_reply, decode_request, encode_fault, encode_reply, encode_request,
+    split_frame,
 };
 
 #[test]
@@ -116,6 +117,56 @@ proptest! {
         }
         prop_assert_eq!(received.iter().collect::<Vec<_>>(), sent);
     }
+}
+
+/// Each good request as the known shape of each other one, and of itself with one byte more, less or changed.
+#[test]
+fn frames_of_any_known_shape_are_decoded_alike() {
+    let are_short = |payload: &&Vec<u8>| payload.len() < 200;
+    for known in GOOD.iter().filter(are_short) {
+        let mut shape = FrameShape::default();
+        shape.learn(known);
+        let check = |payload: &[u8]| {
+            let (mut compared, mut decoded) = (DescriptorList::new(), DescriptorList::new());
+            let request = shape.decode(payload, &mut compared);
+            assert_eq!(request, decode_request(payload, &mut decoded), "{known:02x?} {payload:02x?}");
+            assert!(request.is_err() || compared == decoded, "{known:02x?} {payload:02x?}");
+        };
+        GOOD.iter().filter(are_short).for_each(|payload| check(payload));
+        check(&known[..known.len() - 1]);
+        check(&[known, &[0xc0][..]].concat());
+        for at in 0..known.len() {
+            let byte = known[at];
+            for other in [byte ^ 1, byte ^ 0x80, byte.wrapping_add(1), 0, 0x7f, 0x92, 0xa3, 0xc0, 0xcd, 0xd9]
+            {
+                let mut changed = known.clone();
+                changed[at] = other;
+                check(&changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn shape_is_learnt_anew_after_many_others() {
+    let frame = |domain: &str, value: &str| {
+        let mut descriptors = DescriptorList::new();
+        assert!(descriptors.push(&[("user", value), ("path", "/")]));
+        let mut frame = Vec::new();
+        encode_request(&mut frame, &RequestFrame::hit(7, domain), &descriptors).unwrap();
+        frame[4..].to_vec()
+    };
+    let mut shape = FrameShape::default();
+    let mut becomes_outdated = |domain: &str, learnt: &str| {
+        shape.learn(&frame(learnt, "ann"));
+        (0..100).any(|number| {
+            assert!(shape.decode(&frame(domain, &format!("u{number}")), &mut DescriptorList::new()).is_ok());
+            shape.is_outdated()
+        })
+    };
+    assert!(!becomes_outdated("api", "api"));
+    assert!(becomes_outdated("web", "api"));
+    assert!(!becomes_outdated("web", "web"));
 }
 
 #[test]
