@@ -193,12 +193,13 @@ impl FrameHandler {
         *id = request.as_ref().ok().and_then(RequestFrame::id);
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
-            Ok(RequestFrame::Check(op, judge)) => {
+            // By reference: a copy of 200 bytes is a call.
+            Ok(RequestFrame::Check(op, ref judge)) => {
                 self.domains.add(judge.domain, &self.shared, self.info.user);
-                let after = context.decide(op, &judge, check, decider, replies, grants);
+                let after = context.decide(op, judge, check, decider, replies, grants);
                 self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
             }
-            Ok(RequestFrame::Charge(charge)) => context.charge(&charge, decider, replies),
+            Ok(RequestFrame::Charge(ref charge)) => context.charge(charge, decider, replies),
             Ok(RequestFrame::Ping { id }) => {
                 encode_reply(replies, &WireReply::Done { id, ok: true });
                 AfterFrame::Continue

@@ -82,6 +82,7 @@ struct ServerState {
 }
 
 impl ServerState {
+    #[inline]
     fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
