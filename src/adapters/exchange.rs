@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
+use tidegate_client::Reason;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -18,8 +19,8 @@ use super::decision::HttpDecision;
 use super::handler::{BadRequest, invalid};
 use crate::clock::Timestamp;
 use crate::protocol::{
-    Code, DescriptorList, FrameSplit, HelloFrame, MissReason, ReplyScratch, RequestFrame, WireReply,
-    decode_reply, encode_request, split_frame,
+    Code, DescriptorList, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, WireReply, decode_reply,
+    encode_request, split_frame,
 };
 use crate::server::Connector;
 
@@ -65,16 +66,16 @@ impl ProtocolConnection {
         name: &str,
         user: u32,
         session: Option<SessionName>,
-    ) -> Result<ProtocolConnection, MissReason> {
+    ) -> Result<ProtocolConnection, Reason> {
         let stream = open(connector, name, user, session).and_then(UnixStream::from_std);
-        let stream = stream.map_err(|_| MissReason::Unreachable)?;
+        let stream = stream.map_err(|_| Reason::Unreachable)?;
         Ok(ProtocolConnection { stream, session, received: Vec::new() })
     }
 
     /// Sends a request with the id [`REQUEST_ID`] and returns its reply; `None`: it was not read, as the connection was closed
     /// while it was idle. After an error, or if the future is dropped, the connection is closed; the request may have been
     /// judged.
-    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<Option<WireAnswer>, MissReason> {
+    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<Option<WireAnswer>, Reason> {
         if self.stream.write_all(frame).await.is_err() {
             return Ok(None);
         }
@@ -83,7 +84,7 @@ impl ProtocolConnection {
                 WireMessage::Welcome => {}
                 WireMessage::Goodbye => return Ok(None),
                 WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
-                WireMessage::Answer(..) => return Err(MissReason::Protocol),
+                WireMessage::Answer(..) => return Err(Reason::Protocol),
             }
         }
     }
@@ -103,7 +104,7 @@ pub(super) enum WireMessage {
 pub(super) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     received: &mut Vec<u8>,
-) -> Result<WireMessage, MissReason> {
+) -> Result<WireMessage, Reason> {
     loop {
         match split_frame(received) {
             FrameSplit::Frame { payload, consumed } => {
@@ -113,14 +114,14 @@ pub(super) async fn receive(
             }
             FrameSplit::More { .. } => match stream.read_buf(received).await {
                 Ok(1..) => {}
-                Ok(0) | Err(_) => return Err(MissReason::Unreachable),
+                Ok(0) | Err(_) => return Err(Reason::Unreachable),
             },
-            FrameSplit::Broken(_) => return Err(MissReason::Protocol),
+            FrameSplit::Broken(_) => return Err(Reason::Protocol),
         }
     }
 }
 
-fn read_message(payload: &[u8]) -> Result<WireMessage, MissReason> {
+fn read_message(payload: &[u8]) -> Result<WireMessage, Reason> {
     let mut scratch = ReplyScratch::default();
     match decode_reply(payload, &mut scratch) {
         Ok(WireReply::Welcome { .. }) => Ok(WireMessage::Welcome),
@@ -133,7 +134,7 @@ fn read_message(payload: &[u8]) -> Result<WireMessage, MissReason> {
         Ok(WireReply::Error { id, code, message }) => {
             Ok(WireMessage::Answer(id, WireAnswer::Error(code, message.to_owned())))
         }
-        Err(_) => Err(MissReason::Protocol),
+        Err(_) => Err(Reason::Protocol),
     }
 }
 
@@ -216,11 +217,11 @@ mod tests {
 
     use tokio::net::UnixStream;
 
-    use super::{ProtocolConnection, REQUEST_ID, WireAnswer};
-    use crate::protocol::{MissReason, WireReply, encode_reply};
+    use super::{ProtocolConnection, REQUEST_ID, Reason, WireAnswer};
+    use crate::protocol::{WireReply, encode_reply};
 
     /// Exchanges a request with an end that answers by these messages, or closes before it reads, and then closes.
-    async fn exchange(replies: Option<&'static [WireReply<'static>]>) -> Result<Option<bool>, MissReason> {
+    async fn exchange(replies: Option<&'static [WireReply<'static>]>) -> Result<Option<bool>, Reason> {
         let (own, mut other) = StdStream::pair().unwrap();
         own.set_nonblocking(true).unwrap();
         let served = std::thread::spawn(move || {
@@ -247,6 +248,6 @@ mod tests {
         assert_eq!(exchange(Some(&[DONE, GOODBYE])).await, Ok(Some(true)));
         assert_eq!(exchange(None).await, Ok(None));
         assert_eq!(exchange(Some(&[GOODBYE])).await, Ok(None));
-        assert_eq!(exchange(Some(&[])).await, Err(MissReason::Unreachable));
+        assert_eq!(exchange(Some(&[])).await, Err(Reason::Unreachable));
     }
 }

@@ -17,12 +17,13 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tidegate_client::Reason;
 
 use super::bodies::{ChargeBody, CheckBody, ReleaseBody};
-use super::decision::{self, HttpDecision};
+use super::decision::HttpDecision;
 use super::exchange::{HttpSessions, ProtocolConnection, SessionName, WireAnswer};
 use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, bodies};
-use crate::protocol::{Code, MissReason, Op};
+use crate::protocol::{Code, Op};
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
@@ -173,8 +174,8 @@ impl HttpHandler {
         let decision = match self.ask(session, frame).await {
             Ok(WireAnswer::Decision(decision)) => *decision,
             Ok(WireAnswer::Error(code, message)) => refuse(code, message)?,
-            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
-            Err(reason) => HttpDecision::degraded(reason),
+            Ok(WireAnswer::Done(_)) => HttpDecision::without_daemon(Reason::Protocol),
+            Err(reason) => HttpDecision::without_daemon(reason),
         };
         self.state.counters.count(match &decision {
             HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
@@ -192,7 +193,7 @@ impl HttpHandler {
                 return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
             }
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
-            Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
+            Ok(WireAnswer::Decision(_)) => Some(Reason::Protocol.name()),
             Err(reason) => Some(reason.name()),
         };
         self.state.counters.count(AnswerKind::Degraded);
@@ -216,11 +217,9 @@ impl HttpHandler {
             Some((name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         });
         let frame = CheckBody::hit(&auth.domain, attributes.collect()).frame(Op::Hit).map_err(invalid)?;
-        let refuse = |code: Code, message| {
-            Ok(refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name())))
-        };
-        let decision = self.judge(None, &frame, refuse).await?;
-        Ok(auth_reply(&decision, &auth.domain, always_403))
+        let mut decision = self.judge(None, &frame, |code, _| Ok(unjudged(code))).await?;
+        decision.answer.domain = Some(auth.domain.to_string());
+        Ok(auth_reply(&decision, always_403))
     }
 
     pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
@@ -252,7 +251,7 @@ impl HttpHandler {
     }
 
     /// Asks a decision thread, within the deadline of every client.
-    async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
+    async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, Reason> {
         let idle = self.idle.lock().take().filter(|idle| idle.session == session);
         let name = self.state.protocol.names().1;
         let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
@@ -263,11 +262,11 @@ impl HttpHandler {
                 return Ok((answer, connection));
             }
             let mut connection = open()?;
-            let answer = connection.exchange(frame).await?.ok_or(MissReason::Unreachable)?;
+            let answer = connection.exchange(frame).await?.ok_or(Reason::Unreachable)?;
             Ok((answer, connection))
         };
         let exchanged = tokio::time::timeout(deadline(), exchanged).await;
-        let (answer, connection) = exchanged.map_err(|_| MissReason::Timeout)??;
+        let (answer, connection) = exchanged.map_err(|_| Reason::Timeout)??;
         if !matches!(&answer, WireAnswer::Error(code, _) if code.closes()) {
             *self.idle.lock() = Some(connection);
         }
@@ -302,18 +301,29 @@ fn refused(code: Code, message: String) -> Result<HttpDecision, BadRequest> {
         Code::Invalid => Err(invalid(message)),
         Code::Quota => Err(BadRequest(StatusCode::SERVICE_UNAVAILABLE, message)),
         Code::NotAllowed | Code::Forbidden => Err(BadRequest(StatusCode::FORBIDDEN, message)),
-        _ => Ok(HttpDecision::degraded(MissReason::Protocol)),
+        _ => Ok(unjudged(code)),
     }
 }
 
-fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpReply {
+/// The decision after an ERROR: a refusal if the request is at fault, else a degraded one.
+fn unjudged(code: Code) -> HttpDecision {
+    HttpDecision::without_daemon(match code {
+        Code::Invalid => Reason::Invalid,
+        Code::Quota => Reason::Quota,
+        Code::NotAllowed => Reason::NotAllowed,
+        Code::Forbidden => Reason::Forbidden,
+        _ => Reason::Protocol,
+    })
+}
+
+fn auth_reply(decision: &HttpDecision, always_403: bool) -> HttpReply {
     let mut reply = if decision.allowed {
         let mut reply = HttpReply::default();
         *reply.status_mut() = StatusCode::NO_CONTENT;
         reply
     } else {
         let status = if always_403 { 403 } else { decision.status };
-        let mut reply = HttpReply::new(Full::from(decision::problem(decision, domain)));
+        let mut reply = HttpReply::new(Full::from(decision.answer.problem()));
         *reply.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN);
         insert(&mut reply, CONTENT_TYPE.as_str(), "application/problem+json");
         insert(&mut reply, STATUS_HEADER, &decision.status.to_string());

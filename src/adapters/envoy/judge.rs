@@ -56,13 +56,16 @@ impl EnvoyHandler {
             }
         };
         let decided = groups.into_iter().zip(answers).map(|((_, descriptors), answer)| match answer {
-            WireAnswer::Decision(decision) => Ok(DecidedGroup { descriptors, decision: *decision }),
+            WireAnswer::Decision(mut decision) => {
+                decision.answer.domain = Some(domain.clone().into_owned());
+                Ok(DecidedGroup { descriptors, decision: *decision })
+            }
             WireAnswer::Error(code, message) => Err(refused(code, message)),
             WireAnswer::Done(_) => Err(Status::unavailable("protocol")),
         });
         let mut decided: Vec<DecidedGroup> = decided.collect::<Result<_, _>>()?;
         self.judge_own_limits(request, &domain, &quotas, &mut decided);
-        Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
+        Ok(statuses::combine(&decided, request.descriptors.len()))
     }
 
     fn judge_own_limits(

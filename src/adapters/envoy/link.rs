@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tidegate_client::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -14,7 +15,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::adapters::exchange::{WireAnswer, WireMessage, receive};
-use crate::protocol::MissReason;
 
 /// The connection, opened when a request needs it.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl SharedLink {
         &self,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
-    ) -> Result<Vec<WireAnswer>, MissReason> {
+    ) -> Result<Vec<WireAnswer>, Reason> {
         for _ in 0..2 {
             let (pending, is_written) = self.send(&open, requests)?;
             let mut answers = Vec::with_capacity(requests.len());
@@ -73,7 +73,7 @@ impl SharedLink {
                 break;
             }
         }
-        Err(MissReason::Unreachable)
+        Err(Reason::Unreachable)
     }
 
     /// Closes the connection: its decision thread does not answer in time.
@@ -85,16 +85,16 @@ impl SharedLink {
         &self,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
-    ) -> Result<SentRequests, MissReason> {
+    ) -> Result<SentRequests, Reason> {
         let mut link = self.link.lock();
         let is_open = link.as_ref().is_some_and(|link| link.pending.lock().is_some());
         if !is_open {
-            *link = Some(Link::over(open().map_err(|_| MissReason::Unreachable)?)?);
+            *link = Some(Link::over(open().map_err(|_| Reason::Unreachable)?)?);
         }
-        let Some(link) = link.as_ref() else { return Err(MissReason::Unreachable) };
+        let Some(link) = link.as_ref() else { return Err(Reason::Unreachable) };
         let mut pending = link.pending.lock();
         let Some(pending) = pending.as_mut().filter(|pending| pending.len() < PENDING_MAX) else {
-            return Err(MissReason::Unreachable);
+            return Err(Reason::Unreachable);
         };
         let mut answers = Vec::with_capacity(requests.len());
         let (mut bytes, is_written) = (Vec::new(), Arc::<AtomicBool>::default());
@@ -111,8 +111,8 @@ impl SharedLink {
 }
 
 impl Link {
-    fn over(stream: StdStream) -> Result<Link, MissReason> {
-        let stream = UnixStream::from_std(stream).map_err(|_| MissReason::Unreachable)?;
+    fn over(stream: StdStream) -> Result<Link, Reason> {
+        let stream = UnixStream::from_std(stream).map_err(|_| Reason::Unreachable)?;
         let (reader, writer) = stream.into_split();
         let (frames, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -171,8 +171,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as StdStream;
 
-    use super::SharedLink;
-    use crate::protocol::{DecisionReply, MissReason, Verdict, WireReply, encode_reply};
+    use super::{Reason, SharedLink};
+    use crate::protocol::{DecisionReply, Verdict, WireReply, encode_reply};
 
     /// Frames that the other end only counts.
     const FRAME: [u8; 8] = [7; 8];
@@ -190,7 +190,7 @@ mod tests {
 
     /// What each connection does: `None` closes before it reads, else the ids that it answers before it closes. Returns the
     /// number of answers and of opened connections.
-    async fn exchange(connections: &[Option<&'static [u64]>]) -> (Result<usize, MissReason>, usize) {
+    async fn exchange(connections: &[Option<&'static [u64]>]) -> (Result<usize, Reason>, usize) {
         let link = SharedLink::default();
         let opened = Cell::new(0);
         let open = || {
@@ -209,7 +209,7 @@ mod tests {
     /// A request that was written may have been charged.
     #[tokio::test]
     async fn repeats_only_requests_that_were_not_written() {
-        let missed = Err(MissReason::Unreachable);
+        let missed = Err(Reason::Unreachable);
         assert_eq!(exchange(&[Some(&[2, 1])]).await, (Ok(2), 1));
         assert_eq!(exchange(&[None, Some(&[1, 2])]).await, (Ok(2), 2));
         assert_eq!(exchange(&[None, None]).await, (missed, 2));

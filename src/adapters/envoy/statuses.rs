@@ -5,10 +5,10 @@ use super::messages::{
     CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitResponse, WholeSeconds,
 };
 use crate::adapters::STATUS_HEADER;
-use crate::adapters::decision::{self, HttpDecision, LimitLevel};
+use crate::adapters::decision::{HttpDecision, LimitLevel};
 
 /// Combines the decisions: a request passes if all groups pass.
-pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> RateLimitResponse {
+pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize) -> RateLimitResponse {
     let mut statuses = vec![DescriptorStatus::default(); descriptors];
     for group in groups {
         for (place, index) in group.descriptors.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str)
         overall_code: code(refusing.is_some()),
         statuses,
         response_headers_to_add: told.map(headers).unwrap_or_default(),
-        raw_body: refusing.map(|decision| decision::problem(decision, domain)).unwrap_or_default(),
+        raw_body: refusing.map(|decision| decision.answer.problem().into()).unwrap_or_default(),
     }
 }
 
@@ -100,58 +100,3 @@ fn saturate(number: u64) -> u32 {
 /// The units of the service and their seconds.
 pub(super) const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 2_592_000), (6, 31_536_000)];
-
-#[cfg(test)]
-mod tests {
-    use super::{DecidedGroup, OK, OVER_LIMIT, combine};
-    use crate::adapters::decision::HttpDecision;
-    use crate::protocol::{DecisionReply, LimitEntry, Verdict};
-
-    const HOUR_US: u64 = 3_600_000_000;
-
-    fn entry(rule: &str, refuses: bool, descriptors: u64) -> LimitEntry<'_> {
-        let remaining = u64::from(!refuses);
-        LimitEntry { rule, limit: 2, window_us: HOUR_US, remaining, reset_us: 1, refuses, descriptors }
-    }
-
-    fn group(verdict: Verdict, all: &[LimitEntry<'_>], descriptors: Vec<usize>) -> DecidedGroup {
-        let reply = DecisionReply { all: Some(all), retry_us: Some(1), ..DecisionReply::new(1, verdict) };
-        DecidedGroup { descriptors, decision: HttpDecision::from_reply(&reply) }
-    }
-
-    /// Verdict, limits of the reply, the codes of three descriptors, and the status that tidegate would answer.
-    #[test]
-    fn tells_which_descriptors_are_over_their_limit() {
-        let (ok, over) = (OK, OVER_LIMIT);
-        let table: [(_, Vec<LimitEntry<'_>>, _, _); 6] = [
-            (Verdict::Allow, vec![entry("a", false, 0b1)], [ok; 3], None),
-            (
-                Verdict::Limit,
-                vec![entry("a", true, 0b101), entry("b", false, 0b10)],
-                [over, ok, over],
-                Some("429"),
-            ),
-            // A rule stands for the descriptors without a node.
-            (
-                Verdict::Limit,
-                vec![entry("a", false, 0b1), entry("r", true, 0)],
-                [ok, over, over],
-                Some("429"),
-            ),
-            // Nothing listed refuses: all of it is refused.
-            (Verdict::Limit, vec![entry("a", false, 0b1)], [over; 3], Some("429")),
-            (Verdict::Shed, vec![entry("a", false, 0b1)], [over; 3], Some("503")),
-            (Verdict::Deny, vec![], [over; 3], Some("403")),
-        ];
-        for (verdict, all, codes, status) in table {
-            let response = combine(&[group(verdict, &all, vec![0, 1, 2])], 3, "api");
-            let seen: Vec<_> = response.statuses.iter().map(|status| status.code).collect();
-            assert_eq!(seen, codes, "{verdict:?} {all:?}");
-            assert_eq!(response.overall_code == over, status.is_some(), "{verdict:?}");
-            let headers = &response.response_headers_to_add;
-            let told = headers.iter().find(|header| header.key == "tidegate-status");
-            assert_eq!(told.map(|header| &*header.value), status, "{verdict:?}");
-            assert_eq!(response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
-        }
-    }
-}
