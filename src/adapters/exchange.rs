@@ -1,5 +1,5 @@
-//! Connections to a decision thread, as a client has them: of an HTTP connection, with one request at a time and its reply, and of
-//! a session that clients name, so that its leases live between two HTTP connections.
+//! Messages to and from a decision thread, as a client has them; and the sessions that clients of HTTP name, so that leases live
+//! between two HTTP connections.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -11,8 +11,7 @@ use hyper::StatusCode;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use tidegate_client::Reason;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::AdapterState;
 use super::decision::HttpDecision;
@@ -26,14 +25,6 @@ use crate::server::Connector;
 
 /// The name of a session on the wire.
 pub(super) type SessionName = [u8; 16];
-
-/// A connection that has sent HELLO.
-#[derive(Debug)]
-pub(super) struct ProtocolConnection {
-    stream: UnixStream,
-    pub(super) session: Option<SessionName>,
-    received: Vec<u8>,
-}
 
 #[derive(Debug)]
 pub(super) enum WireAnswer {
@@ -58,36 +49,6 @@ pub(super) fn open(
     // A new socket has room for it.
     stream.write_all(&bytes)?;
     Ok(stream)
-}
-
-impl ProtocolConnection {
-    pub(super) fn open(
-        connector: &Connector,
-        name: &str,
-        user: u32,
-        session: Option<SessionName>,
-    ) -> Result<ProtocolConnection, Reason> {
-        let stream = open(connector, name, user, session).and_then(UnixStream::from_std);
-        let stream = stream.map_err(|_| Reason::Unreachable)?;
-        Ok(ProtocolConnection { stream, session, received: Vec::new() })
-    }
-
-    /// Sends a request with the id [`REQUEST_ID`] and returns its reply; `None`: it was not read, as the connection was closed
-    /// while it was idle. After an error, or if the future is dropped, the connection is closed; the request may have been
-    /// judged.
-    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<Option<WireAnswer>, Reason> {
-        if self.stream.write_all(frame).await.is_err() {
-            return Ok(None);
-        }
-        loop {
-            match receive(&mut self.stream, &mut self.received).await? {
-                WireMessage::Welcome => {}
-                WireMessage::Goodbye => return Ok(None),
-                WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
-                WireMessage::Answer(..) => return Err(Reason::Protocol),
-            }
-        }
-    }
 }
 
 /// A message of a decision thread.
@@ -137,9 +98,6 @@ fn read_message(payload: &[u8]) -> Result<WireMessage, Reason> {
         Err(_) => Err(Reason::Protocol),
     }
 }
-
-/// The id of every request: a connection has one in flight.
-pub(super) const REQUEST_ID: u64 = 1;
 
 const HELLO_ID: u64 = 0;
 
@@ -209,45 +167,3 @@ fn unused_max() -> Duration {
 const UNUSED_MAX: Duration = Duration::from_secs(55);
 
 const NAME_BYTES_MAX: usize = 128;
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream as StdStream;
-
-    use tokio::net::UnixStream;
-
-    use super::{ProtocolConnection, REQUEST_ID, Reason, WireAnswer};
-    use crate::protocol::{WireReply, encode_reply};
-
-    /// Exchanges a request with an end that answers by these messages, or closes before it reads, and then closes.
-    async fn exchange(replies: Option<&'static [WireReply<'static>]>) -> Result<Option<bool>, Reason> {
-        let (own, mut other) = StdStream::pair().unwrap();
-        own.set_nonblocking(true).unwrap();
-        let served = std::thread::spawn(move || {
-            let Some(replies) = replies else { return };
-            other.read_exact(&mut [0; 8]).unwrap();
-            let mut bytes = Vec::new();
-            replies.iter().for_each(|reply| encode_reply(&mut bytes, reply));
-            other.write_all(&bytes).unwrap();
-        });
-        if replies.is_none() {
-            served.join().unwrap();
-        }
-        let stream = UnixStream::from_std(own).unwrap();
-        let mut connection = ProtocolConnection { stream, session: None, received: Vec::new() };
-        let answer = connection.exchange(&[7; 8]).await?;
-        Ok(answer.map(|answer| matches!(answer, WireAnswer::Done(true))))
-    }
-
-    /// A request that may have been read may have been charged.
-    #[tokio::test]
-    async fn tells_unread_requests_from_lost_replies() {
-        const DONE: WireReply<'_> = WireReply::Done { id: REQUEST_ID, ok: true };
-        const GOODBYE: WireReply<'_> = WireReply::Goodbye { reason: "idle" };
-        assert_eq!(exchange(Some(&[DONE, GOODBYE])).await, Ok(Some(true)));
-        assert_eq!(exchange(None).await, Ok(None));
-        assert_eq!(exchange(Some(&[GOODBYE])).await, Ok(None));
-        assert_eq!(exchange(Some(&[])).await, Err(Reason::Unreachable));
-    }
-}
