@@ -54,7 +54,7 @@ impl CpuQuota {
             self.read_highest_share(now)
         });
         if share.is_err() {
-            self.process.clear_groups();
+            self.process.clear();
         }
         share
     }
@@ -82,7 +82,7 @@ impl CpuQuota {
     fn find_levels(&mut self, root: &Path, pid: u32) -> Result<(), SignalError> {
         self.levels.clear();
         let mounts = read_mounts(root);
-        let groups = &self.process.groups;
+        let groups = &self.process.0;
         // A controller belongs to either a version 1 hierarchy or version 2, independently of the other controllers.
         let v1_cpu = Hierarchy::Controller("cpu");
         let v1 = group_path(groups, v1_cpu).map(|path| (v1_cpu, path));
