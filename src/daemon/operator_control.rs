@@ -244,14 +244,9 @@ enum DisableFileState {
 impl DisableFiles {
     fn new(socket: &Path) -> DisableFiles {
         let paths = [Path::new(SETTINGS_DIRECTORY).join(NAME), socket.with_file_name(NAME)];
-        DisableFiles::at(&paths, rustix::process::geteuid().as_raw())
-    }
-
-    fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
-        let watched = paths.iter().map(|path| (path.clone(), DisableFileState::Nothing));
-        let mut watched: Vec<_> = watched.collect();
+        let mut watched = Vec::from(paths.map(|path| (path, DisableFileState::Nothing)));
         watched.dedup();
-        DisableFiles { watched, own_uid }
+        DisableFiles { watched, own_uid: rustix::process::geteuid().as_raw() }
     }
 
     /// Returns the first file that exists and counts. A file that does not count is logged once.
@@ -354,39 +349,3 @@ impl DaemonControl for Daemon {
 
 /// A reading waits until the files stop changing; directories may be large and disks slow.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::{DisableFileState, DisableFiles};
-
-    #[test]
-    fn ignores_file_of_another_owner() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("disable");
-        let own = rustix::process::geteuid().as_raw();
-        let mut files = DisableFiles::at(&[path.clone(), path.clone()], own);
-        assert_eq!(files.watched.len(), 1, "one place is looked at once");
-        assert_eq!(files.look(), None);
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let other = directory.path().join("other");
-        fs::hard_link(&path, &other).unwrap();
-        assert_eq!(files.look(), None, "a second name");
-        fs::remove_file(&path).unwrap();
-        assert_eq!(files.look(), None);
-        std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert_eq!(files.look(), None, "a link, also to a file of one's own");
-        assert!(matches!(files.watched[0].1, DisableFileState::NotOurs(_)));
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert_eq!(files.look(), None, "a directory");
-        fs::remove_dir(&path).unwrap();
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let mut others = DisableFiles::at(std::slice::from_ref(&path), own + 1);
-        let is_root = own == 0;
-        assert_eq!(others.look().is_some(), is_root, "root's counts for everybody, another's for nobody");
-    }
-}

@@ -118,31 +118,3 @@ pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
 
 /// Exited before all replies were sent.
 const EXIT_UNDRAINED: i32 = 1;
-
-#[cfg(test)]
-mod tests {
-    use super::choose;
-    use crate::sys::PassedDescriptor;
-
-    #[test]
-    fn takes_named_socket_or_the_only_one() {
-        type Row<'a> = (&'a [&'a str], Result<Option<&'a str>, ()>);
-        let table: &[Row<'_>] = &[
-            (&[], Ok(None)),
-            (&["clients"], Ok(Some("clients"))),
-            (&["unknown"], Ok(Some("unknown"))),
-            (&["metrics", "clients", "other"], Ok(Some("clients"))),
-            (&["a", "b"], Err(())),
-            (&["clients", "clients"], Err(())),
-        ];
-        for (names, expected) in table {
-            let passed = names.iter().map(|name| {
-                let (descriptor, _) = std::os::unix::net::UnixStream::pair().unwrap();
-                PassedDescriptor { descriptor: descriptor.into(), name: (*name).to_owned() }
-            });
-            let chosen =
-                choose(passed.collect()).map(|chosen| chosen.map(|passed| passed.name)).map_err(drop);
-            assert_eq!(chosen, expected.map(|name| name.map(str::to_owned)), "{names:?}");
-        }
-    }
-}
