@@ -51,51 +51,36 @@ pub(super) fn open(
     Ok(stream)
 }
 
-/// A message of a decision thread.
-#[derive(Debug)]
-pub(super) enum WireMessage {
-    Welcome,
-    /// It reads no further request, and has answered all that it read.
-    Goodbye,
-    /// With the id of the request. An ERROR without one is about the connection.
-    Answer(Option<u64>, WireAnswer),
-}
-
-/// Waits for the next message. `received` keeps the bytes behind it.
+/// Waits for the next answer, and returns it with the id of its request; an ERROR about the connection has none. `None`: the
+/// decision thread reads no further request, and has answered all that it read. `received` keeps the bytes behind it.
 pub(super) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     received: &mut Vec<u8>,
-) -> Result<WireMessage, Reason> {
+) -> Result<Option<(Option<u64>, WireAnswer)>, Reason> {
     loop {
-        match split_frame(received) {
-            FrameSplit::Frame { payload, consumed } => {
-                let message = read_message(payload);
-                received.drain(..consumed);
-                return message;
-            }
+        let (payload, consumed) = match split_frame(received) {
+            FrameSplit::Frame { payload, consumed } => (payload, consumed),
             FrameSplit::More { .. } => match stream.read_buf(received).await {
-                Ok(1..) => {}
+                Ok(1..) => continue,
                 Ok(0) | Err(_) => return Err(Reason::Unreachable),
             },
             FrameSplit::Broken(_) => return Err(Reason::Protocol),
+        };
+        let mut scratch = ReplyScratch::default();
+        let answer = match decode_reply(payload, &mut scratch).map_err(|_| Reason::Protocol)? {
+            WireReply::Welcome { .. } => None,
+            WireReply::Goodbye { .. } => return Ok(None),
+            WireReply::Decision(decision) => {
+                let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
+                Some((Some(decision.id), answer))
+            }
+            WireReply::Done { id, ok } => Some((Some(id), WireAnswer::Done(ok))),
+            WireReply::Error { id, code, message } => Some((id, WireAnswer::Error(code, message.to_owned()))),
+        };
+        received.drain(..consumed);
+        if answer.is_some() {
+            return Ok(answer);
         }
-    }
-}
-
-fn read_message(payload: &[u8]) -> Result<WireMessage, Reason> {
-    let mut scratch = ReplyScratch::default();
-    match decode_reply(payload, &mut scratch) {
-        Ok(WireReply::Welcome { .. }) => Ok(WireMessage::Welcome),
-        Ok(WireReply::Goodbye { .. }) => Ok(WireMessage::Goodbye),
-        Ok(WireReply::Decision(decision)) => {
-            let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
-            Ok(WireMessage::Answer(Some(decision.id), answer))
-        }
-        Ok(WireReply::Done { id, ok }) => Ok(WireMessage::Answer(Some(id), WireAnswer::Done(ok))),
-        Ok(WireReply::Error { id, code, message }) => {
-            Ok(WireMessage::Answer(id, WireAnswer::Error(code, message.to_owned())))
-        }
-        Err(_) => Err(Reason::Protocol),
     }
 }
 

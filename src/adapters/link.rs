@@ -15,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::exchange::{SessionName, WireAnswer, WireMessage, receive};
+use super::exchange::{SessionName, WireAnswer, receive};
 use super::handler::deadline;
 
 /// The connection, opened when a request needs it.
@@ -167,8 +167,7 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
     let mut received = Vec::new();
     loop {
         match receive(&mut reader, &mut received).await {
-            Ok(WireMessage::Welcome) => {}
-            Ok(WireMessage::Answer(id, answer)) => {
+            Ok(Some((id, answer))) => {
                 let is_last = matches!(&answer, WireAnswer::Error(code, _) if code.closes());
                 let mut pending = pending.lock();
                 let Some(pending) = pending.as_mut() else { return };
@@ -181,8 +180,7 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
                     return;
                 }
             }
-            // It reads no further request, and has answered all that it read.
-            Ok(WireMessage::Goodbye) => {
+            Ok(None) => {
                 let unread = pending.lock().take().unwrap_or_default();
                 return unread.into_values().for_each(|waits| drop(waits.send(None)));
             }

@@ -22,8 +22,13 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize) -> RateLimitR
         // Never is the longest wait.
         decision.retry_after.map_or(u64::MAX, |retry| retry.0)
     });
-    let told = refusing
-        .or_else(|| decisions.min_by(|one, other| remaining_part(one).total_cmp(&remaining_part(other))));
+    let least = |decision: &&HttpDecision| {
+        decision
+            .remaining
+            .zip(decision.limit)
+            .map_or(f64::INFINITY, |(remaining, limit)| part(remaining, limit))
+    };
+    let told = refusing.or_else(|| decisions.min_by(|one, other| least(one).total_cmp(&least(other))));
     RateLimitResponse {
         overall_code: code(refusing.is_some()),
         statuses,
@@ -37,9 +42,13 @@ fn status_of(decision: &HttpDecision, place: usize) -> DescriptorStatus {
     let all = decision.all.as_deref().unwrap_or_default();
     let own = all.iter().find(|limit| limit.descriptors >> place & 1 == 1);
     let of_rules = all.iter().filter(|limit| limit.descriptors == 0);
+    // Refusing limits first, then those with the smallest remaining part.
+    let order = |limit: &LimitLevel| (!limit.refuses, part(limit.remaining, limit.limit));
     let limit = own.or_else(|| {
-        of_rules
-            .min_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(std::cmp::Ordering::Equal))
+        of_rules.min_by(|one, other| {
+            let ((one_passes, one), (other_passes, other)) = (order(one), order(other));
+            one_passes.cmp(&other_passes).then(one.total_cmp(&other))
+        })
     });
     // A load shedder, a deny list or a hidden rule refuses the whole request.
     let is_refused_whole = !decision.allowed && !all.iter().any(|limit| limit.refuses);
@@ -64,16 +73,10 @@ fn status_of(decision: &HttpDecision, place: usize) -> DescriptorStatus {
     }
 }
 
-/// Refusing limits first, then those with the smallest remaining part.
+/// The remaining part of a limit.
 #[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
-fn order(limit: &LimitLevel) -> (bool, f64) {
-    (!limit.refuses, limit.remaining as f64 / limit.limit.max(1) as f64)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
-fn remaining_part(decision: &HttpDecision) -> f64 {
-    let part = decision.remaining.zip(decision.limit);
-    part.map_or(f64::INFINITY, |(remaining, limit)| remaining as f64 / limit.max(1) as f64)
+fn part(remaining: u64, limit: u64) -> f64 {
+    remaining as f64 / limit.max(1) as f64
 }
 
 /// The headers of every client. Those of `X-Ratelimit` are left to Envoy, which has a setting for them.
