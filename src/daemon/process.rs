@@ -82,10 +82,15 @@ fn choose(mut named: Vec<PassedDescriptor>) -> Result<Option<PassedDescriptor>, 
 const NAME: &str = "clients";
 
 /// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
-/// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules.
-pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
+/// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules, USR1 writes the status to the
+/// log.
+pub(super) fn watch_signals(
+    shutdown: &CancellationToken,
+    rules: ReloadSignal,
+    state: AdminState,
+) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hang_up = signal(SignalKind::hangup())?;
+    let (mut hang_up, mut status) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined1())?);
     sys::exit_at_second_signal(&[libc::SIGTERM, libc::SIGINT], EXIT_UNDRAINED)?;
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
@@ -97,20 +102,13 @@ pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -
                     rules.request();
                     continue;
                 }
+                _ = status.recv() => {
+                    log_status(&state);
+                    continue;
+                }
             }
             info!("draining");
             shutdown.cancel();
-        }
-    });
-    Ok(())
-}
-
-/// USR1 writes the status to the log.
-pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
-    let mut requests = signal(SignalKind::user_defined1())?;
-    tokio::spawn(async move {
-        while requests.recv().await.is_some() {
-            log_status(&state);
         }
     });
     Ok(())

@@ -176,7 +176,6 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone(), Arc::clone(&pulse))?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        process::watch_signals(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -186,7 +185,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             fleet_failure,
             control: Arc::new(Daemon {
                 record,
-                reload_signal,
+                reload_signal: reload_signal.clone(),
                 switches,
                 fleet: fleet.as_ref().map(|fleet| fleet.overrides.clone()),
                 log: Arc::clone(queue),
@@ -202,7 +201,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        process::watch_status_requests(admin_state.clone())?;
+        process::watch_signals(&shutdown, reload_signal, admin_state.clone())?;
         let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(|error| no_thread(&error))?;
