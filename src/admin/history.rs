@@ -233,10 +233,9 @@ fn of_pool(pool: &PoolView) -> (Box<str>, PoolStep) {
 }
 
 /// As exact as a picture.
+#[allow(clippy::cast_possible_truncation, reason = "a share of one loses but its last digits")]
 fn short(share: f64) -> f32 {
-    #[allow(clippy::cast_possible_truncation, reason = "a share of one loses but its last digits")]
-    let short = share as f32;
-    short
+    share as f32
 }
 
 fn push<S>(steps: &mut VecDeque<S>, step: S) {

@@ -2,7 +2,7 @@
 //! logged when they expire. A thread checks twice a second, also for the kill switch without a command: while a file named
 //! `disable` exists, everything is allowed. Its owner decides whether it counts; it is never opened.
 
-use std::io;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -255,7 +255,9 @@ impl DisableFiles {
             // Links are not followed, as another user may choose their target.
             let now = match std::fs::symlink_metadata(&path) {
                 Ok(found) => judge(&found, self.own_uid),
-                Err(error) if is_absent(&error) => DisableFileState::Nothing,
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    DisableFileState::Nothing
+                }
                 // Unknown: the last result stays.
                 Err(_) => continue,
             };
@@ -280,10 +282,6 @@ fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
     } else {
         DisableFileState::Ours
     }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 const NAME: &str = "disable";

@@ -163,9 +163,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     helpers.add("sampler", "there are no readings of the machine", sampling);
     switches.watch(&settings.socket.path, &helpers);
     let keeper = taken.keep(every, &helpers);
-    // Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.
-    let lines = Arc::clone(queue);
-    helpers.add("log", "lines of the log may be dropped", move || lines.write_for_ever());
+    write_log(queue, &helpers);
     let pulse = Arc::new(ThreadHealth::new(settings.threads));
     let runtime = runtime(&pulse)?;
     let manager = ServiceManager::start(&pulse, &clock, &helpers);
@@ -325,6 +323,12 @@ async fn notify_service_manager(
     }
     shutdown.cancelled().await;
     manager.notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+}
+
+/// Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.
+fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
+    let queue = Arc::clone(queue);
+    helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());
 }
 
 /// Returns a function that lists the reasons, besides the rules, why no requests should be sent here.
