@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::decision::HttpDecision;
-use super::exchange::REQUEST_ID;
+use super::handler::REQUEST_ID;
 use super::json::{self, NamedTexts, Units};
 use crate::protocol::{
     ChargeFrame, CheckRequest, DescriptorList, IDEM_BYTES_MAX, Op, RefundReference, RequestFrame,

@@ -1,5 +1,5 @@
-//! Connections to a decision thread, as a client has them: of an HTTP connection, with one request at a time and its reply, and of
-//! a session that clients name, so that its leases live between two HTTP connections.
+//! Messages to and from a decision thread, as a client has them; and the sessions that clients of HTTP name, so that leases live
+//! between two HTTP connections.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
@@ -10,29 +10,21 @@ use std::time::Duration;
 use hyper::StatusCode;
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tidegate_client::Reason;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::AdapterState;
 use super::decision::HttpDecision;
 use super::handler::{BadRequest, invalid};
 use crate::clock::Timestamp;
 use crate::protocol::{
-    Code, DescriptorList, FrameSplit, HelloFrame, MissReason, ReplyScratch, RequestFrame, WireReply,
-    decode_reply, encode_request, split_frame,
+    Code, DescriptorList, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, WireReply, decode_reply,
+    encode_request, split_frame,
 };
 use crate::server::Connector;
 
 /// The name of a session on the wire.
 pub(super) type SessionName = [u8; 16];
-
-/// A connection that has sent HELLO.
-#[derive(Debug)]
-pub(super) struct ProtocolConnection {
-    stream: UnixStream,
-    pub(super) session: Option<SessionName>,
-    received: Vec<u8>,
-}
 
 #[derive(Debug)]
 pub(super) enum WireAnswer {
@@ -59,86 +51,38 @@ pub(super) fn open(
     Ok(stream)
 }
 
-impl ProtocolConnection {
-    pub(super) fn open(
-        connector: &Connector,
-        name: &str,
-        user: u32,
-        session: Option<SessionName>,
-    ) -> Result<ProtocolConnection, MissReason> {
-        let stream = open(connector, name, user, session).and_then(UnixStream::from_std);
-        let stream = stream.map_err(|_| MissReason::Unreachable)?;
-        Ok(ProtocolConnection { stream, session, received: Vec::new() })
-    }
-
-    /// Sends a request with the id [`REQUEST_ID`] and returns its reply; `None`: it was not read, as the connection was closed
-    /// while it was idle. After an error, or if the future is dropped, the connection is closed; the request may have been
-    /// judged.
-    pub(super) async fn exchange(&mut self, frame: &[u8]) -> Result<Option<WireAnswer>, MissReason> {
-        if self.stream.write_all(frame).await.is_err() {
-            return Ok(None);
-        }
-        loop {
-            match receive(&mut self.stream, &mut self.received).await? {
-                WireMessage::Welcome => {}
-                WireMessage::Goodbye => return Ok(None),
-                WireMessage::Answer(Some(REQUEST_ID) | None, answer) => return Ok(Some(answer)),
-                WireMessage::Answer(..) => return Err(MissReason::Protocol),
-            }
-        }
-    }
-}
-
-/// A message of a decision thread.
-#[derive(Debug)]
-pub(super) enum WireMessage {
-    Welcome,
-    /// It reads no further request, and has answered all that it read.
-    Goodbye,
-    /// With the id of the request. An ERROR without one is about the connection.
-    Answer(Option<u64>, WireAnswer),
-}
-
-/// Waits for the next message. `received` keeps the bytes behind it.
+/// Waits for the next answer, and returns it with the id of its request; an ERROR about the connection has none. `None`: the
+/// decision thread reads no further request, and has answered all that it read. `received` keeps the bytes behind it.
 pub(super) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     received: &mut Vec<u8>,
-) -> Result<WireMessage, MissReason> {
+) -> Result<Option<(Option<u64>, WireAnswer)>, Reason> {
     loop {
-        match split_frame(received) {
-            FrameSplit::Frame { payload, consumed } => {
-                let message = read_message(payload);
-                received.drain(..consumed);
-                return message;
-            }
+        let (payload, consumed) = match split_frame(received) {
+            FrameSplit::Frame { payload, consumed } => (payload, consumed),
             FrameSplit::More { .. } => match stream.read_buf(received).await {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return Err(MissReason::Unreachable),
+                Ok(1..) => continue,
+                Ok(0) | Err(_) => return Err(Reason::Unreachable),
             },
-            FrameSplit::Broken(_) => return Err(MissReason::Protocol),
+            FrameSplit::Broken(_) => return Err(Reason::Protocol),
+        };
+        let mut scratch = ReplyScratch::default();
+        let answer = match decode_reply(payload, &mut scratch).map_err(|_| Reason::Protocol)? {
+            WireReply::Welcome { .. } => None,
+            WireReply::Goodbye { .. } => return Ok(None),
+            WireReply::Decision(decision) => {
+                let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
+                Some((Some(decision.id), answer))
+            }
+            WireReply::Done { id, ok } => Some((Some(id), WireAnswer::Done(ok))),
+            WireReply::Error { id, code, message } => Some((id, WireAnswer::Error(code, message.to_owned()))),
+        };
+        received.drain(..consumed);
+        if answer.is_some() {
+            return Ok(answer);
         }
     }
 }
-
-fn read_message(payload: &[u8]) -> Result<WireMessage, MissReason> {
-    let mut scratch = ReplyScratch::default();
-    match decode_reply(payload, &mut scratch) {
-        Ok(WireReply::Welcome { .. }) => Ok(WireMessage::Welcome),
-        Ok(WireReply::Goodbye { .. }) => Ok(WireMessage::Goodbye),
-        Ok(WireReply::Decision(decision)) => {
-            let answer = WireAnswer::Decision(Box::new(HttpDecision::from_reply(&decision)));
-            Ok(WireMessage::Answer(Some(decision.id), answer))
-        }
-        Ok(WireReply::Done { id, ok }) => Ok(WireMessage::Answer(Some(id), WireAnswer::Done(ok))),
-        Ok(WireReply::Error { id, code, message }) => {
-            Ok(WireMessage::Answer(id, WireAnswer::Error(code, message.to_owned())))
-        }
-        Err(_) => Err(MissReason::Protocol),
-    }
-}
-
-/// The id of every request: a connection has one in flight.
-pub(super) const REQUEST_ID: u64 = 1;
 
 const HELLO_ID: u64 = 0;
 
@@ -208,45 +152,3 @@ fn unused_max() -> Duration {
 const UNUSED_MAX: Duration = Duration::from_secs(55);
 
 const NAME_BYTES_MAX: usize = 128;
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixStream as StdStream;
-
-    use tokio::net::UnixStream;
-
-    use super::{ProtocolConnection, REQUEST_ID, WireAnswer};
-    use crate::protocol::{MissReason, WireReply, encode_reply};
-
-    /// Exchanges a request with an end that answers by these messages, or closes before it reads, and then closes.
-    async fn exchange(replies: Option<&'static [WireReply<'static>]>) -> Result<Option<bool>, MissReason> {
-        let (own, mut other) = StdStream::pair().unwrap();
-        own.set_nonblocking(true).unwrap();
-        let served = std::thread::spawn(move || {
-            let Some(replies) = replies else { return };
-            other.read_exact(&mut [0; 8]).unwrap();
-            let mut bytes = Vec::new();
-            replies.iter().for_each(|reply| encode_reply(&mut bytes, reply));
-            other.write_all(&bytes).unwrap();
-        });
-        if replies.is_none() {
-            served.join().unwrap();
-        }
-        let stream = UnixStream::from_std(own).unwrap();
-        let mut connection = ProtocolConnection { stream, session: None, received: Vec::new() };
-        let answer = connection.exchange(&[7; 8]).await?;
-        Ok(answer.map(|answer| matches!(answer, WireAnswer::Done(true))))
-    }
-
-    /// A request that may have been read may have been charged.
-    #[tokio::test]
-    async fn tells_unread_requests_from_lost_replies() {
-        const DONE: WireReply<'_> = WireReply::Done { id: REQUEST_ID, ok: true };
-        const GOODBYE: WireReply<'_> = WireReply::Goodbye { reason: "idle" };
-        assert_eq!(exchange(Some(&[DONE, GOODBYE])).await, Ok(Some(true)));
-        assert_eq!(exchange(None).await, Ok(None));
-        assert_eq!(exchange(Some(&[GOODBYE])).await, Ok(None));
-        assert_eq!(exchange(Some(&[])).await, Err(MissReason::Unreachable));
-    }
-}

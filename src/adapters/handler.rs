@@ -11,18 +11,19 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use parking_lot::Mutex;
 use ring::hmac;
 use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tidegate_client::Reason;
 
 use super::bodies::{ChargeBody, CheckBody, ReleaseBody};
-use super::decision::{self, HttpDecision};
-use super::exchange::{HttpSessions, ProtocolConnection, SessionName, WireAnswer};
+use super::decision::HttpDecision;
+use super::exchange::{self, HttpSessions, SessionName, WireAnswer};
+use super::link::SharedLink;
 use super::{AdapterProtocol, AdapterState, AnswerKind, STATUS_HEADER, bodies};
-use crate::protocol::{Code, MissReason, Op};
+use crate::protocol::{Code, Op};
 
 /// The client of a connection.
 #[derive(Clone, Debug)]
@@ -44,8 +45,7 @@ pub(super) struct Token {
 pub(super) struct HttpHandler {
     pub(super) state: Arc<AdapterState>,
     pub(super) peer: AdapterPeer,
-    /// Its connection to a decision thread, while no request uses it.
-    idle: Mutex<Option<ProtocolConnection>>,
+    link: SharedLink,
 }
 
 type HttpReply = Response<Full<Bytes>>;
@@ -91,7 +91,7 @@ impl Token {
 
 impl HttpHandler {
     pub(super) fn new(state: Arc<AdapterState>, peer: AdapterPeer) -> HttpHandler {
-        HttpHandler { state, peer, idle: Mutex::new(None) }
+        HttpHandler { state, peer, link: SharedLink::default() }
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> HttpReply {
@@ -133,12 +133,12 @@ impl HttpHandler {
                 let session = self.session(&request)?;
                 let body: ChargeBody = read(request).await?;
                 self.check_domain(&body.domain)?;
-                self.finish(session, &body.frame().map_err(invalid)?).await
+                self.finish(session, body.frame().map_err(invalid)?).await
             }
             _ => {
                 let session = self.named_session(&request, "release")?;
                 let body: ReleaseBody = read(request).await?;
-                self.finish(session, &body.frame().map_err(invalid)?).await
+                self.finish(session, body.frame().map_err(invalid)?).await
             }
         }
     }
@@ -160,21 +160,21 @@ impl HttpHandler {
     ) -> Result<HttpDecision, BadRequest> {
         self.check_domain(&body.domain)?;
         let frame = body.frame(op).map_err(invalid)?;
-        self.judge(session, &frame, refused).await
+        self.judge(session, frame, refused).await
     }
 
     /// Sends a request whose reply is a decision, and counts it; `refuse` answers an ERROR.
     async fn judge(
         &self,
         session: Option<SessionName>,
-        frame: &[u8],
+        frame: Vec<u8>,
         refuse: impl Fn(Code, String) -> Result<HttpDecision, BadRequest>,
     ) -> Result<HttpDecision, BadRequest> {
         let decision = match self.ask(session, frame).await {
             Ok(WireAnswer::Decision(decision)) => *decision,
             Ok(WireAnswer::Error(code, message)) => refuse(code, message)?,
-            Ok(WireAnswer::Done(_)) => HttpDecision::degraded(MissReason::Protocol),
-            Err(reason) => HttpDecision::degraded(reason),
+            Ok(WireAnswer::Done(_)) => HttpDecision::without_daemon(Reason::Protocol),
+            Err(reason) => HttpDecision::without_daemon(reason),
         };
         self.state.counters.count(match &decision {
             HttpDecision { degraded: true, .. } => AnswerKind::Degraded,
@@ -185,14 +185,14 @@ impl HttpHandler {
     }
 
     /// Sends a request whose reply is DONE.
-    async fn finish(&self, session: Option<SessionName>, frame: &[u8]) -> Result<HttpReply, BadRequest> {
+    async fn finish(&self, session: Option<SessionName>, frame: Vec<u8>) -> Result<HttpReply, BadRequest> {
         let reason = match self.ask(session, frame).await {
             Ok(WireAnswer::Done(ok)) => {
                 self.state.counters.count(AnswerKind::Done);
                 return Ok(json_reply(StatusCode::OK, &json!({"ok": ok, "degraded": false, "reason": null})));
             }
             Ok(WireAnswer::Error(code, message)) => refused(code, message)?.reason,
-            Ok(WireAnswer::Decision(_)) => Some(MissReason::Protocol.name()),
+            Ok(WireAnswer::Decision(_)) => Some(Reason::Protocol.name()),
             Err(reason) => Some(reason.name()),
         };
         self.state.counters.count(AnswerKind::Degraded);
@@ -216,11 +216,9 @@ impl HttpHandler {
             Some((name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         });
         let frame = CheckBody::hit(&auth.domain, attributes.collect()).frame(Op::Hit).map_err(invalid)?;
-        let refuse = |code: Code, message| {
-            Ok(refused(code, message).unwrap_or_else(|_| HttpDecision::rejected(code.name())))
-        };
-        let decision = self.judge(None, &frame, refuse).await?;
-        Ok(auth_reply(&decision, &auth.domain, always_403))
+        let mut decision = self.judge(None, frame, |code, _| Ok(unjudged(code))).await?;
+        decision.answer.domain = Some(auth.domain.to_string());
+        Ok(auth_reply(&decision, always_403))
     }
 
     pub(super) fn check_domain(&self, domain: &str) -> Result<(), BadRequest> {
@@ -251,27 +249,12 @@ impl HttpHandler {
         Ok(session)
     }
 
-    /// Asks a decision thread, within the deadline of every client.
-    async fn ask(&self, session: Option<SessionName>, frame: &[u8]) -> Result<WireAnswer, MissReason> {
-        let idle = self.idle.lock().take().filter(|idle| idle.session == session);
+    /// Asks a decision thread. A connection has one request at a time.
+    async fn ask(&self, session: Option<SessionName>, frame: Vec<u8>) -> Result<WireAnswer, Reason> {
         let name = self.state.protocol.names().1;
-        let open = || ProtocolConnection::open(&self.state.connector, name, self.peer.user, session);
-        let exchanged = async {
-            if let Some(mut connection) = idle
-                && let Some(answer) = connection.exchange(frame).await?
-            {
-                return Ok((answer, connection));
-            }
-            let mut connection = open()?;
-            let answer = connection.exchange(frame).await?.ok_or(MissReason::Unreachable)?;
-            Ok((answer, connection))
-        };
-        let exchanged = tokio::time::timeout(deadline(), exchanged).await;
-        let (answer, connection) = exchanged.map_err(|_| MissReason::Timeout)??;
-        if !matches!(&answer, WireAnswer::Error(code, _) if code.closes()) {
-            *self.idle.lock() = Some(connection);
-        }
-        Ok(answer)
+        let open = || exchange::open(&self.state.connector, name, self.peer.user, session);
+        let answers = self.link.exchange(session, open, &[(REQUEST_ID, frame)]).await?;
+        answers.into_iter().next().ok_or(Reason::Protocol)
     }
 }
 
@@ -302,18 +285,29 @@ fn refused(code: Code, message: String) -> Result<HttpDecision, BadRequest> {
         Code::Invalid => Err(invalid(message)),
         Code::Quota => Err(BadRequest(StatusCode::SERVICE_UNAVAILABLE, message)),
         Code::NotAllowed | Code::Forbidden => Err(BadRequest(StatusCode::FORBIDDEN, message)),
-        _ => Ok(HttpDecision::degraded(MissReason::Protocol)),
+        _ => Ok(unjudged(code)),
     }
 }
 
-fn auth_reply(decision: &HttpDecision, domain: &str, always_403: bool) -> HttpReply {
+/// The decision after an ERROR: a refusal if the request is at fault, else a degraded one.
+fn unjudged(code: Code) -> HttpDecision {
+    HttpDecision::without_daemon(match code {
+        Code::Invalid => Reason::Invalid,
+        Code::Quota => Reason::Quota,
+        Code::NotAllowed => Reason::NotAllowed,
+        Code::Forbidden => Reason::Forbidden,
+        _ => Reason::Protocol,
+    })
+}
+
+fn auth_reply(decision: &HttpDecision, always_403: bool) -> HttpReply {
     let mut reply = if decision.allowed {
         let mut reply = HttpReply::default();
         *reply.status_mut() = StatusCode::NO_CONTENT;
         reply
     } else {
         let status = if always_403 { 403 } else { decision.status };
-        let mut reply = HttpReply::new(Full::from(decision::problem(decision, domain)));
+        let mut reply = HttpReply::new(Full::from(decision.answer.problem()));
         *reply.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN);
         insert(&mut reply, CONTENT_TYPE.as_str(), "application/problem+json");
         insert(&mut reply, STATUS_HEADER, &decision.status.to_string());
@@ -368,6 +362,9 @@ pub(super) fn deadline() -> Duration {
     }
     DEADLINE
 }
+
+/// The id of every request: a connection has one in flight.
+pub(super) const REQUEST_ID: u64 = 1;
 
 /// The default of every client.
 const DEADLINE: Duration = Duration::from_millis(20);

@@ -154,22 +154,3 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for JsonObject<V> {
 
 /// Some times the attributes of a request, as some may be empty: more are not worth their time.
 const NAMES_MAX: usize = 4 * crate::protocol::PAIRS_MAX;
-
-#[cfg(test)]
-mod tests {
-    use super::WholeNumber;
-
-    #[test]
-    fn reads_whole_numbers_of_any_size() {
-        let large = ["18446744073709551616", "1e20", "1e400", &"9".repeat(500)];
-        for digits in large {
-            assert_eq!((u64::read(digits), i64::read(digits)), (Some(u64::MAX), Some(i64::MAX)), "{digits}");
-            let negative = format!("-{digits}");
-            assert_eq!((u64::read(&negative), i64::read(&negative)), (None, Some(i64::MIN)), "{digits}");
-        }
-        assert_eq!((u64::read("7"), i64::read("-7")), (Some(7), Some(-7)));
-        for odd in ["1.5", "\"1\"", "[1]", "true", "1e3"] {
-            assert_eq!((u64::read(odd), i64::read(odd)), (None, None), "{odd}");
-        }
-    }
-}

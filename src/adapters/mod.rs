@@ -8,6 +8,7 @@ mod envoy;
 mod exchange;
 mod handler;
 mod json;
+mod link;
 mod listen;
 mod resp;
 

@@ -20,19 +20,19 @@ pub struct History {
 
 #[derive(Debug, Default)]
 struct StepHistory {
-    /// End time of each step and its decisions by kind; the newest last.
-    steps: VecDeque<(Timestamp, [u32; KINDS])>,
-    /// Counter values at the end of the last step.
-    counted: [u64; KINDS],
-    rules: HashMap<String, RuleSteps>,
+    /// End time of each step; the newest last.
+    ends: VecDeque<Timestamp>,
+    /// The decisions by kind, once there is a step.
+    kinds: Option<CountSteps<KINDS>>,
+    rules: HashMap<String, CountSteps<OUTCOMES>>,
     pools: HashMap<Box<str>, VecDeque<PoolStep>>,
 }
 
-/// The steps of a rule: as many as there are since it is known, the newest last; and its counts at the end of the last.
+/// The growth of counters in each step since they are known, the newest last; and their values at the end of the last.
 #[derive(Debug)]
-struct RuleSteps {
-    steps: VecDeque<[u32; OUTCOMES]>,
-    counted: [u64; OUTCOMES],
+struct CountSteps<const N: usize> {
+    steps: VecDeque<[u32; N]>,
+    counted: [u64; N],
 }
 
 /// The state of a pool: its utilization, where it is known, and the severity of its controller.
@@ -127,17 +127,12 @@ impl History {
     pub(super) fn note(&self, look: HistorySample) {
         let mut past = self.past.lock();
         let past = &mut *past;
-        let is_first = past.steps.is_empty();
-        let step = if is_first { [0; KINDS] } else { grown(look.counted, past.counted) };
-        push(&mut past.steps, (look.at, step));
-        past.counted = look.counted;
+        push(&mut past.ends, look.at);
+        past.kinds.get_or_insert_with(|| CountSteps::new(look.counted)).note(look.counted);
         let mut before = std::mem::take(&mut past.rules);
         for (name, counted) in look.rules.into_iter().take(RULES_MAX) {
-            // Counts from before the first sight of a name do not belong to this step.
-            let new = || RuleSteps { steps: VecDeque::new(), counted };
-            let mut track = before.remove(&name).unwrap_or_else(new);
-            push(&mut track.steps, grown(counted, track.counted));
-            track.counted = counted;
+            let mut track = before.remove(&name).unwrap_or_else(|| CountSteps::new(counted));
+            track.note(counted);
             past.rules.insert(name, track);
         }
         let mut before = std::mem::take(&mut past.pools);
@@ -152,67 +147,62 @@ impl History {
     pub(super) fn story(&self, look: &HistorySample) -> RateHistory {
         let past = self.past.lock();
         let spans = past.spans();
-        let newest = past.steps.back().map_or(look.at, |(at, _)| *at);
+        let newest = past.ends.back().copied().unwrap_or(look.at);
         // Measure over the last step and the time since: at least one step, so that rates do not flicker.
         let last = spans.last().copied().unwrap_or_default();
         let seconds = (last + look.at.since(newest).as_secs_f32()).max(SECONDS_MIN);
-        let steps = past.steps.iter().zip(&spans).map(|((at, step), span)| {
-            (look.at.since(*at).as_secs_f32(), step.map(|count| per_second(count, *span)))
-        });
-        let mut sums = grown(look.counted, past.counted).map(u64::from);
-        for (_, step) in &past.steps {
+        // Without a step, nothing was counted before.
+        let none = CountSteps { steps: VecDeque::new(), counted: [0; KINDS] };
+        let kinds = past.kinds.as_ref().unwrap_or(&none);
+        let (steps, now) = kinds.rates(look.counted, &spans, seconds);
+        let mut sums = grown(look.counted, kinds.counted).map(u64::from);
+        for step in &kinds.steps {
             sums.iter_mut().zip(step).for_each(|(sum, count)| *sum += u64::from(*count));
         }
-        let newest = past.steps.back().map(|(_, step)| *step).unwrap_or_default();
-        RateHistory {
-            steps: steps.collect(),
-            sums,
-            now: rates(newest, grown(look.counted, past.counted), seconds),
-            seconds,
-            rules: look.rules.iter().filter_map(|rule| past.rule(rule, &spans, seconds)).collect(),
-            pools: past
-                .pools
-                .iter()
-                .map(|(name, steps)| (name.clone(), steps.iter().copied().collect()))
-                .collect(),
-        }
-    }
-
-    /// Returns its size in bytes, without the overhead of its maps.
-    #[cfg(test)]
-    fn bytes(&self) -> usize {
-        let past = self.past.lock();
-        let rules = past.rules.iter().map(|(name, track)| {
-            name.capacity() + track.steps.capacity() * size_of::<[u32; OUTCOMES]>() + size_of_val(track)
+        let rules = look.rules.iter().filter_map(|(name, counted)| {
+            let (steps, now) = past.rules.get(name)?.rates(*counted, &spans, seconds);
+            Some((name.clone(), RuleHistory { steps, now }))
         });
-        let pools = past.pools.values().map(|steps| steps.capacity() * size_of::<PoolStep>());
-        rules.chain(pools).sum::<usize>() + past.steps.capacity() * size_of::<(Timestamp, [u32; KINDS])>()
+        let pools = past.pools.iter().map(|(name, steps)| (name.clone(), steps.iter().copied().collect()));
+        RateHistory {
+            steps: past.ends.iter().map(|at| look.at.since(*at).as_secs_f32()).zip(steps).collect(),
+            sums,
+            now,
+            seconds,
+            rules: rules.collect(),
+            pools: pools.collect(),
+        }
     }
 }
 
 impl StepHistory {
     /// How long each step was, in seconds; the first has no beginning, and nothing in it.
     fn spans(&self) -> Vec<f32> {
-        let ends = self.steps.iter().map(|(at, _)| *at);
-        let begins = self.steps.front().map(|(at, _)| *at).into_iter().chain(ends.clone());
-        ends.zip(begins).map(|(end, begin)| end.since(begin).as_secs_f32()).collect()
+        let begins = self.ends.front().into_iter().chain(&self.ends);
+        self.ends.iter().zip(begins).map(|(end, begin)| end.since(*begin).as_secs_f32()).collect()
+    }
+}
+
+impl<const N: usize> CountSteps<N> {
+    /// Counts from before the first sight of a counter belong to no step.
+    fn new(counted: [u64; N]) -> CountSteps<N> {
+        CountSteps { steps: VecDeque::new(), counted }
     }
 
-    fn rule(
-        &self,
-        (name, counted): &(String, [u64; OUTCOMES]),
-        spans: &[f32],
-        seconds: f32,
-    ) -> Option<(String, RuleHistory)> {
-        let track = self.rules.get(name)?;
-        let skipped = spans.len().saturating_sub(track.steps.len());
-        let steps = track.steps.iter().zip(spans.iter().skip(skipped));
+    fn note(&mut self, counted: [u64; N]) {
+        push(&mut self.steps, grown(counted, self.counted));
+        self.counted = counted;
+    }
+
+    /// Returns the counts per second of each step, and those in the last `seconds`, at whose end the counters have these values.
+    fn rates(&self, counted: [u64; N], spans: &[f32], seconds: f32) -> (Vec<[f32; N]>, [f32; N]) {
+        let skipped = spans.len().saturating_sub(self.steps.len());
+        let steps = self.steps.iter().zip(spans.iter().skip(skipped));
         let steps = steps.map(|(step, span)| step.map(|count| per_second(count, *span))).collect();
-        let newest = track.steps.back().copied().unwrap_or_default();
-        Some((
-            name.clone(),
-            RuleHistory { steps, now: rates(newest, grown(*counted, track.counted), seconds) },
-        ))
+        let mut now = self.steps.back().copied().unwrap_or([0; N]).map(|count| count as f32 / seconds);
+        let since = grown(counted, self.counted);
+        now.iter_mut().zip(since).for_each(|(rate, count)| *rate += count as f32 / seconds);
+        (steps, now)
     }
 }
 
@@ -243,10 +233,9 @@ fn of_pool(pool: &PoolView) -> (Box<str>, PoolStep) {
 }
 
 /// As exact as a picture.
+#[allow(clippy::cast_possible_truncation, reason = "a share of one loses but its last digits")]
 fn short(share: f64) -> f32 {
-    #[allow(clippy::cast_possible_truncation, reason = "a share of one loses but its last digits")]
-    let short = share as f32;
-    short
+    share as f32
 }
 
 fn push<S>(steps: &mut VecDeque<S>, step: S) {
@@ -263,12 +252,6 @@ fn grown<const N: usize>(now: [u64; N], before: [u64; N]) -> [u32; N] {
         *grown = u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
     }
     grown
-}
-
-fn rates<const N: usize>(step: [u32; N], since: [u32; N], seconds: f32) -> [f32; N] {
-    let mut rates = step.map(|count| count as f32 / seconds);
-    rates.iter_mut().zip(since).for_each(|(rate, count)| *rate += count as f32 / seconds);
-    rates
 }
 
 fn per_second(count: u32, span: f32) -> f32 {
@@ -362,6 +345,5 @@ mod tests {
         let story = history.story(&look(1_500, 300, &rules));
         assert_eq!((story.steps.len(), story.rules.len()), (120, RULES_MAX));
         assert!(story.steps.first().is_some_and(|(ago, _)| *ago <= 600.0));
-        assert!(history.bytes() < 1 << 20, "{}", history.bytes());
     }
 }

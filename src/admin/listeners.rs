@@ -23,34 +23,31 @@ use crate::server::{BindError, Listener, retry_until_open};
 #[derive(Debug)]
 pub struct AdminSocket {
     path: PathBuf,
-    /// The result of binding at the start, until it is opened.
-    first: Option<Result<Listener, BindError>>,
     /// Holds the lock of the path.
     listener: Option<Listener>,
 }
 
 impl AdminSocket {
-    /// Binds the socket. Failures other than a conflict with another process are retried by `open`.
+    /// Binds the socket. Failures other than a conflict with another process are retried, and logged, by `open`.
     ///
     /// # Errors
     /// Another process listens there.
     pub fn first(path: PathBuf) -> Result<AdminSocket, BindError> {
-        let first = match Listener::bind(&path, MODE, None) {
-            Err(taken @ (BindError::Locked { .. } | BindError::InUse { .. })) => return Err(taken),
-            first => Some(first),
-        };
-        Ok(AdminSocket { path, first, listener: None })
+        match Listener::bind(&path, MODE, None) {
+            Err(taken @ (BindError::Locked { .. } | BindError::InUse { .. })) => Err(taken),
+            bound => Ok(AdminSocket { path, listener: bound.ok() }),
+        }
     }
 
     fn open(&mut self) -> Result<UnixListener, String> {
-        // After a panic of the thread, release the path before it is bound again.
-        self.listener = None;
-        let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
-        let listener = bound
-            .map_err(|error| format!("{error}; help: name another path as `admin.socket` in the settings"))?;
-        let socket = listener.watch().map_err(|error| error.to_string())?;
-        self.listener = Some(listener);
-        Ok(socket)
+        // One whose file was removed releases the path before it is bound again.
+        let bound = match self.listener.take().filter(Listener::is_at_path) {
+            Some(bound) => bound,
+            None => Listener::bind(&self.path, MODE, None).map_err(|error| {
+                format!("{error}; help: name another path as `admin.socket` in the settings")
+            })?,
+        };
+        self.listener.insert(bound).watch().map_err(|error| error.to_string())
     }
 
     /// Returns once the socket file is not at its path any more.

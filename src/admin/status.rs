@@ -340,7 +340,7 @@ pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> 
 
 /// Returns a moment in Unix time.
 pub(super) fn unix_seconds(now: Now) -> f64 {
-    (i128::from(now.at.as_nanos()) + i128::from(now.utc_offset_nanos)) as f64 / 1e9
+    now.to_unix_nanos(now.at) as f64 / 1e9
 }
 
 /// As many as fit a screen.

@@ -124,9 +124,8 @@ fn warning(alarm: &Alarm) -> String {
 
 /// Formats a timestamp as UTC text, to the second.
 pub(super) fn utc(at: Timestamp, now: Now) -> String {
-    let nanos = i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos);
-    // Before 1970 no daemon ran; the other end is in the year 2554.
-    let nanos = u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
+    // Before 1970 no daemon ran; the other end is in the year 2262.
+    let nanos = u64::try_from(now.to_unix_nanos(at)).unwrap_or_default();
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
 }
 

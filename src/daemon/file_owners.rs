@@ -40,25 +40,19 @@ fn log(foreign: Vec<ForeignWriter>) {
 /// Checks the state directory of a daemon of the user `uid` (`None`: unknown, so that owners are not checked), and its
 /// files.
 pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ForeignWriter> {
-    let owned = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
+    let is_trusted = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
     let Ok(found) = directory.metadata() else { return Vec::new() };
     let shown = directory.display();
-    let whose = match found.mode() {
-        mode if mode & 0o002 != 0 => Some("every user".to_owned()),
-        mode if mode & 0o020 != 0 => Some(format!("the group {}", found.gid())),
-        _ if !owned(found.uid()) => Some(format!("the user {}", found.uid())),
-        _ => None,
-    };
-    let help = match uid.filter(|_| !owned(found.uid())) {
+    let help = match uid.filter(|_| !is_trusted(found.uid())) {
         Some(uid) => format!("chown -R {uid} {shown} && chmod 0700 {shown}"),
         None => format!("chmod 0700 {shown}"),
     };
     let message = |whose| format!("{whose} may replace the files of the state directory");
-    let mut foreign: Vec<_> =
-        whose.map(|whose| foreign(directory, &found, message(whose), help)).into_iter().collect();
+    let whose = other_writer(&found, 0o022, is_trusted);
+    let foreign = whose.map(|whose| foreign(directory, &found, message(whose), help));
     let help = "remove it, or give it to the daemon's user; another user's is not read";
-    foreign.extend(entries(directory).filter_map(|file| changeable(&file, 0o022, owned, help)));
-    foreign
+    let files = entries(directory).filter_map(|file| changeable(&file, 0o022, is_trusted, help));
+    foreign.into_iter().chain(files).collect()
 }
 
 /// Checks the settings file, the rules and the secrets that the settings name.
@@ -81,21 +75,24 @@ pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<
     foreign
 }
 
-/// Returns a path with one of these bits in its mode, or an owner that is not trusted.
+/// Returns the users that may write, by one of these bits in the mode, or as an owner that is not trusted.
+fn other_writer(found: &Metadata, bits: u32, is_trusted: impl Fn(u32) -> bool) -> Option<String> {
+    match found.mode() & bits {
+        bits if bits & 0o002 != 0 => Some("every user".to_owned()),
+        0 => (!is_trusted(found.uid())).then(|| format!("the user {}", found.uid())),
+        _ => Some(format!("the group {}", found.gid())),
+    }
+}
+
 fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &str) -> Option<ForeignWriter> {
     let found = path.metadata().ok()?;
-    let message = match found.mode() & bits {
-        bits if bits & 0o002 != 0 => "every user may change it".to_owned(),
-        0 if is_trusted(found.uid()) => return None,
-        0 => format!("the user {} may change it", found.uid()),
-        _ => format!("the group {} may change it", found.gid()),
-    };
+    let whose = other_writer(&found, bits, is_trusted)?;
     // A mounted config map is: its directory has mode 0777.
     let is_read_only = statvfs(path).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
     if is_read_only {
         return None;
     }
-    Some(foreign(path, &found, message, help.to_owned()))
+    Some(foreign(path, &found, format!("{whose} may change it"), help.to_owned()))
 }
 
 fn foreign(path: &Path, found: &Metadata, message: String, help: String) -> ForeignWriter {
@@ -111,68 +108,3 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// More files of one directory are not looked at.
 const ENTRIES_MAX: usize = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt, chown};
-
-    use super::{Settings, of_settings, of_state};
-
-    #[test]
-    fn finds_what_other_users_may_change() {
-        let ground = tempfile::tempdir().unwrap();
-        let uid = rustix::process::geteuid().as_raw();
-        let path = |name: &str| ground.path().join(name);
-        let set = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
-        fs::create_dir(path("rules")).unwrap();
-        fs::create_dir(path("state")).unwrap();
-        for file in ["rules/a.yaml", "state/switches", "settings.yaml"] {
-            fs::write(path(file), "").unwrap();
-        }
-        let settings = Settings { rules: path("rules"), ..Settings::by_default() };
-        let found = || {
-            let mut all = of_state(&path("state"), Some(uid));
-            all.extend(of_settings(Some(&path("settings.yaml")), &settings, Some(uid)));
-            let shown =
-                |path: &std::path::Path| path.strip_prefix(ground.path()).unwrap().display().to_string();
-            all.iter().map(|one| format!("{}: {}", shown(&one.path), one.message)).collect::<Vec<_>>()
-        };
-        let modes = [("rules", 0o775), ("rules/a.yaml", 0o664), ("state", 0o755), ("settings.yaml", 0o660)];
-        modes.iter().for_each(|(name, mode)| set(name, *mode));
-        set("state/switches", 0o600);
-        assert_eq!(found(), [] as [&str; 0]);
-        let gid = rustix::process::getegid().as_raw();
-        for (name, mode, expected) in [
-            ("state", 0o777, "state: every user may replace the files of the state directory".to_owned()),
-            ("state", 0o770, format!("state: the group {gid} may replace the files of the state directory")),
-            ("state/switches", 0o660, format!("state/switches: the group {gid} may change it")),
-            ("state/switches", 0o602, "state/switches: every user may change it".to_owned()),
-            ("rules", 0o777, "rules: every user may change it".to_owned()),
-            ("rules/a.yaml", 0o646, "rules/a.yaml: every user may change it".to_owned()),
-            ("settings.yaml", 0o666, "settings.yaml: every user may change it".to_owned()),
-        ] {
-            let before = path(name).metadata().unwrap().permissions();
-            set(name, mode);
-            assert_eq!(found(), [expected], "{mode:o}");
-            fs::set_permissions(path(name), before).unwrap();
-        }
-        // Only root may give files away.
-        for (name, expected) in [
-            ("state", "state: the user 4711 may replace the files of the state directory"),
-            ("state/switches", "state/switches: the user 4711 may change it"),
-            ("rules/a.yaml", "rules/a.yaml: the user 4711 may change it"),
-            ("settings.yaml", "settings.yaml: the user 4711 may change it"),
-        ] {
-            if chown(path(name), Some(4711), None).is_ok() {
-                assert_eq!(found(), [expected]);
-                chown(path(name), Some(uid), None).unwrap();
-            }
-        }
-        // The user that deploys rules owns their directory.
-        for name in ["rules", "rules/a.yaml"] {
-            let _ = chown(path(name), Some(4711), None);
-        }
-        assert_eq!(found().iter().filter(|line| line.starts_with("rules/")).count(), 0);
-    }
-}

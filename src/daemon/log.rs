@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::json;
 use tracing::callsite::Identifier;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::fmt::FmtContext;
@@ -30,12 +31,12 @@ pub(super) fn start(log: Log) -> Arc<LogQueue> {
     let _ = match log.format {
         LogFormat::Text => {
             let lines = lines.with_ansi(is_terminal());
-            let lines = lines.map_event_format(|format| Limited::new(format, false));
+            let lines = lines.map_event_format(|lines| Limited::new(lines, LogFormat::Text));
             tracing::subscriber::set_global_default(lines.finish())
         }
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true);
-            let lines = lines.map_event_format(|format| Limited::new(format, true));
+            let lines = lines.map_event_format(|lines| Limited::new(lines, LogFormat::Json));
             tracing::subscriber::set_global_default(lines.finish())
         }
     };
@@ -62,22 +63,29 @@ fn report_panics(format: LogFormat, queue: Arc<LogQueue>) {
 /// Returns the line of a panic in the subscriber's format.
 fn panic_line(format: LogFormat, message: &str, at: &str, suppressed: u64) -> String {
     let time = jiff::Timestamp::from_nanosecond(unix_nanos().into()).unwrap_or_default();
-    match format {
-        LogFormat::Text => {
-            let suppressed = if suppressed > 0 { format!(" suppressed={suppressed}") } else { String::new() };
-            format!("{time:.6} ERROR panicked: {message} at={at:?}{suppressed}\n")
-        }
+    let message = format!("panicked: {message}");
+    let mut line = match format {
+        LogFormat::Text => format!("{time:.6} ERROR {message} at={at:?}\n"),
         LogFormat::Json => {
-            let mut line = serde_json::json!({
-                "timestamp": format!("{time:.6}"), "level": "ERROR", "message": format!("panicked: {message}"), "at": at,
-            });
-            if suppressed > 0
-                && let Some(line) = line.as_object_mut()
-            {
-                line.insert("suppressed".into(), suppressed.into());
-            }
+            let timestamp = format!("{time:.6}");
+            let line = json!({"timestamp": timestamp, "level": "ERROR", "message": message, "at": at});
             format!("{line}\n")
         }
+    };
+    if suppressed > 0 {
+        append_suppressed(&mut line, format, suppressed);
+    }
+    line
+}
+
+/// Appends the number of lines that were suppressed before a line.
+fn append_suppressed(line: &mut String, format: LogFormat, suppressed: u64) {
+    line.truncate(line.trim_end().len());
+    if format == LogFormat::Json && line.ends_with('}') {
+        line.pop();
+        line.push_str(&format!(",\"suppressed\":{suppressed}}}\n"));
+    } else {
+        line.push_str(&format!(" suppressed={suppressed}\n"));
     }
 }
 
@@ -107,8 +115,8 @@ pub(super) const LAST_LINES_MAX: Duration = Duration::from_millis(100);
 /// A line format that suppresses some lines.
 #[derive(Debug)]
 struct Limited<F> {
-    format: F,
-    is_json: bool,
+    lines: F,
+    format: LogFormat,
     sites: Mutex<HashMap<Identifier, CallSite>>,
 }
 
@@ -121,8 +129,8 @@ struct CallSite {
 }
 
 impl<F> Limited<F> {
-    fn new(format: F, is_json: bool) -> Limited<F> {
-        Limited { format, is_json, sites: Mutex::default() }
+    fn new(lines: F, format: LogFormat) -> Limited<F> {
+        Limited { lines, format, sites: Mutex::default() }
     }
 
     fn admit(&self, metadata: &Metadata<'_>) -> Option<u64> {
@@ -135,16 +143,6 @@ impl<F> Limited<F> {
             .entry(metadata.callsite())
             .or_default()
             .admit(Timestamp::from_nanos(read_boot_nanos()))
-    }
-
-    fn close(&self, line: &mut String, suppressed: u64) {
-        line.truncate(line.trim_end().len());
-        if self.is_json && line.ends_with('}') {
-            line.pop();
-            line.push_str(&format!(",\"suppressed\":{suppressed}}}\n"));
-        } else {
-            line.push_str(&format!(" suppressed={suppressed}\n"));
-        }
     }
 }
 
@@ -178,11 +176,11 @@ where
         match self.admit(event.metadata()) {
             // Writes nothing, not even a newline.
             None => Ok(()),
-            Some(0) => self.format.format_event(context, writer, event),
+            Some(0) => self.lines.format_event(context, writer, event),
             Some(suppressed) => {
                 let mut line = String::new();
-                self.format.format_event(context, Writer::new(&mut line), event)?;
-                self.close(&mut line, suppressed);
+                self.lines.format_event(context, Writer::new(&mut line), event)?;
+                append_suppressed(&mut line, self.format, suppressed);
                 writer.write_str(&line)
             }
         }
@@ -215,17 +213,17 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use super::{CallSite, LINES_MAX, Limited, LogFormat, is_of_traffic, panic_line};
+    use super::{CallSite, LINES_MAX, LogFormat, is_of_traffic, panic_line};
     use crate::clock::Timestamp;
 
     #[test]
     fn panic_lines_keep_the_format_of_the_log() {
         let text = panic_line(LogFormat::Text, "broken", "src/a.rs:1:2", 3);
         assert!(text.ends_with("Z ERROR panicked: broken at=\"src/a.rs:1:2\" suppressed=3\n"), "{text}");
-        let json = panic_line(LogFormat::Json, "broken", "src/a.rs:1:2", 0);
+        let json = panic_line(LogFormat::Json, "broken", "src/a.rs:1:2", 3);
         let line: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(line["message"], "panicked: broken");
-        assert_eq!((&line["at"], line.get("suppressed")), (&"src/a.rs:1:2".into(), None));
+        assert_eq!((&line["at"], &line["suppressed"]), (&"src/a.rs:1:2".into(), &3.into()));
     }
 
     #[test]
@@ -240,17 +238,6 @@ mod tests {
         }
         assert_eq!(admit(30), Some(10), "the first one after it says how many");
         assert_eq!(admit(30), Some(0));
-    }
-
-    #[test]
-    fn appends_count_to_the_line() {
-        let closed = |is_json, line: &str| {
-            let mut line = line.to_owned();
-            Limited::new((), is_json).close(&mut line, 3);
-            line
-        };
-        assert_eq!(closed(false, "WARN what user=1\n"), "WARN what user=1 suppressed=3\n");
-        assert_eq!(closed(true, "{\"message\":\"what\"}\n"), "{\"message\":\"what\",\"suppressed\":3}\n");
     }
 
     #[test]

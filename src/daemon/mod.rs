@@ -17,5 +17,4 @@ mod service_manager;
 pub mod settings;
 pub(crate) mod settings_file;
 mod watch;
-mod watched_paths;
 mod watching;

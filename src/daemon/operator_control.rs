@@ -2,7 +2,7 @@
 //! logged when they expire. A thread checks twice a second, also for the kill switch without a command: while a file named
 //! `disable` exists, everything is allowed. Its owner decides whether it counts; it is never opened.
 
-use std::io;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,14 +244,9 @@ enum DisableFileState {
 impl DisableFiles {
     fn new(socket: &Path) -> DisableFiles {
         let paths = [Path::new(SETTINGS_DIRECTORY).join(NAME), socket.with_file_name(NAME)];
-        DisableFiles::at(&paths, rustix::process::geteuid().as_raw())
-    }
-
-    fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
-        let watched = paths.iter().map(|path| (path.clone(), DisableFileState::Nothing));
-        let mut watched: Vec<_> = watched.collect();
+        let mut watched = Vec::from(paths.map(|path| (path, DisableFileState::Nothing)));
         watched.dedup();
-        DisableFiles { watched, own_uid }
+        DisableFiles { watched, own_uid: rustix::process::geteuid().as_raw() }
     }
 
     /// Returns the first file that exists and counts. A file that does not count is logged once.
@@ -260,7 +255,9 @@ impl DisableFiles {
             // Links are not followed, as another user may choose their target.
             let now = match std::fs::symlink_metadata(&path) {
                 Ok(found) => judge(&found, self.own_uid),
-                Err(error) if is_absent(&error) => DisableFileState::Nothing,
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    DisableFileState::Nothing
+                }
                 // Unknown: the last result stays.
                 Err(_) => continue,
             };
@@ -285,10 +282,6 @@ fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
     } else {
         DisableFileState::Ours
     }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 const NAME: &str = "disable";
@@ -354,39 +347,3 @@ impl DaemonControl for Daemon {
 
 /// A reading waits until the files stop changing; directories may be large and disks slow.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(30);
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::{DisableFileState, DisableFiles};
-
-    #[test]
-    fn ignores_file_of_another_owner() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("disable");
-        let own = rustix::process::geteuid().as_raw();
-        let mut files = DisableFiles::at(&[path.clone(), path.clone()], own);
-        assert_eq!(files.watched.len(), 1, "one place is looked at once");
-        assert_eq!(files.look(), None);
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let other = directory.path().join("other");
-        fs::hard_link(&path, &other).unwrap();
-        assert_eq!(files.look(), None, "a second name");
-        fs::remove_file(&path).unwrap();
-        assert_eq!(files.look(), None);
-        std::os::unix::fs::symlink(&other, &path).unwrap();
-        assert_eq!(files.look(), None, "a link, also to a file of one's own");
-        assert!(matches!(files.watched[0].1, DisableFileState::NotOurs(_)));
-        fs::remove_file(&path).unwrap();
-        fs::create_dir(&path).unwrap();
-        assert_eq!(files.look(), None, "a directory");
-        fs::remove_dir(&path).unwrap();
-        fs::write(&path, "").unwrap();
-        assert_eq!(files.look(), Some(path.as_path()));
-        let mut others = DisableFiles::at(std::slice::from_ref(&path), own + 1);
-        let is_root = own == 0;
-        assert_eq!(others.look().is_some(), is_root, "root's counts for everybody, another's for nobody");
-    }
-}

@@ -82,10 +82,15 @@ fn choose(mut named: Vec<PassedDescriptor>) -> Result<Option<PassedDescriptor>, 
 const NAME: &str = "clients";
 
 /// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
-/// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules.
-pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
+/// even one that writes the tables; the same one within a moment counts once. HUP reloads the rules, USR1 writes the status to the
+/// log.
+pub(super) fn watch_signals(
+    shutdown: &CancellationToken,
+    rules: ReloadSignal,
+    state: AdminState,
+) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hang_up = signal(SignalKind::hangup())?;
+    let (mut hang_up, mut status) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined1())?);
     sys::exit_at_second_signal(&[libc::SIGTERM, libc::SIGINT], EXIT_UNDRAINED)?;
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
@@ -97,6 +102,10 @@ pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -
                     rules.request();
                     continue;
                 }
+                _ = status.recv() => {
+                    log_status(&state);
+                    continue;
+                }
             }
             info!("draining");
             shutdown.cancel();
@@ -105,44 +114,5 @@ pub(super) fn watch_signals(shutdown: &CancellationToken, rules: ReloadSignal) -
     Ok(())
 }
 
-/// USR1 writes the status to the log.
-pub(super) fn watch_status_requests(state: AdminState) -> io::Result<()> {
-    let mut requests = signal(SignalKind::user_defined1())?;
-    tokio::spawn(async move {
-        while requests.recv().await.is_some() {
-            log_status(&state);
-        }
-    });
-    Ok(())
-}
-
 /// Exited before all replies were sent.
 const EXIT_UNDRAINED: i32 = 1;
-
-#[cfg(test)]
-mod tests {
-    use super::choose;
-    use crate::sys::PassedDescriptor;
-
-    #[test]
-    fn takes_named_socket_or_the_only_one() {
-        type Row<'a> = (&'a [&'a str], Result<Option<&'a str>, ()>);
-        let table: &[Row<'_>] = &[
-            (&[], Ok(None)),
-            (&["clients"], Ok(Some("clients"))),
-            (&["unknown"], Ok(Some("unknown"))),
-            (&["metrics", "clients", "other"], Ok(Some("clients"))),
-            (&["a", "b"], Err(())),
-            (&["clients", "clients"], Err(())),
-        ];
-        for (names, expected) in table {
-            let passed = names.iter().map(|name| {
-                let (descriptor, _) = std::os::unix::net::UnixStream::pair().unwrap();
-                PassedDescriptor { descriptor: descriptor.into(), name: (*name).to_owned() }
-            });
-            let chosen =
-                choose(passed.collect()).map(|chosen| chosen.map(|passed| passed.name)).map_err(drop);
-            assert_eq!(chosen, expected.map(|name| name.map(str::to_owned)), "{names:?}");
-        }
-    }
-}

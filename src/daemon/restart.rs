@@ -45,12 +45,13 @@ impl RestoredState {
         let key = directory.as_ref().map_or(SnapshotKey(new_key), |directory| directory.key);
         let record = Arc::new(SnapshotStats::default());
         let here = Moment::here(boot_id);
-        let crashes = directory.as_mut().and_then(|directory| open_crashes(directory, &here));
+        let own = directory.as_mut().and_then(|directory| (!directory.is_anothers()).then_some(&*directory));
+        let crashes = own.and_then(|directory| open_crashes(directory, &here));
         let is_loop = crashes.is_some_and(Crashes::is_loop);
-        if let (Some(directory), Some(crashes), true) = (&directory, crashes, is_loop) {
+        if let (Some(directory), Some(crashes), true) = (own, crashes, is_loop) {
             leave_crash_loop(directory, crashes);
         }
-        let taken = directory.as_mut().and_then(|directory| read(settings, directory, &here, &record));
+        let taken = own.and_then(|directory| read(settings, directory, &here, &record));
         let (engine, clock) = taken.unwrap_or_else(|| (new_engine(settings, key), Clock::start()));
         engine.number_leases_from(first_lease);
         let (engine, clock) = (Arc::new(engine), Arc::new(clock));
@@ -117,13 +118,10 @@ fn new_engine(settings: &Settings, key: SnapshotKey) -> Engine {
 /// Reads the tables, or sets them aside.
 fn read(
     settings: &Settings,
-    directory: &mut Directory,
+    directory: &Directory,
     here: &Moment,
     record: &SnapshotStats,
 ) -> Option<(Engine, Clock)> {
-    if directory.is_anothers() {
-        return None;
-    }
     let engine = new_engine(settings, directory.key);
     let bytes_max = file_bytes_max(settings.memory_max_bytes);
     match read_tables(&directory.path_of(StateFile::Tables), directory.key, &engine, here, bytes_max) {
@@ -150,11 +148,8 @@ fn read(
     }
 }
 
-/// Opens the record of panics and aborts, if this daemon stores state.
-fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Crashes> {
-    if directory.is_anothers() {
-        return None;
-    }
+/// Opens the record of panics and aborts.
+fn open_crashes(directory: &Directory, here: &Moment) -> Option<&'static Crashes> {
     let path = directory.path.join("crashes");
     let opened = Crashes::open(&path, here);
     opened

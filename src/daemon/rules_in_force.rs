@@ -224,14 +224,16 @@ impl RulesInForce {
     }
 
     /// Whether the saved rules were removed from the state directory.
-    pub(super) fn is_lost(&self) -> bool {
-        self.last_good.as_ref().is_some_and(|last_good| !last_good.exists())
+    fn is_lost(&self) -> bool {
+        // Without domains nothing is saved.
+        !self.library.domains().is_empty()
+            && self.last_good.as_ref().is_some_and(|last_good| !last_good.exists())
     }
 
     /// Whether something should be retried: reading files with errors, or storing the rules.
     pub(super) fn needs_retry(&self) -> bool {
         let is_unsaved = self.is_unsaved && self.last_good.is_some();
-        is_unsaved || !self.is_good()
+        is_unsaved || self.is_lost() || !self.is_good()
     }
 
     /// Frees replaced rule sets that no decision thread uses. Returns whether some remain.

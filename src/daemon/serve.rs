@@ -26,9 +26,9 @@ use super::{file_owners, log, process, restart, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
 use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
-use crate::engine::{Engine, MAPPED_BYTES_MIN};
+use crate::engine::MAPPED_BYTES_MIN;
 use crate::fleet::task::FleetHandle;
-use crate::host::{SignalSampler, SignalSink};
+use crate::host;
 use crate::rules::{Library, Problem};
 use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, SocketFile, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
@@ -158,7 +158,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
-    let _sampler = take_readings(&engine, &clock, &helpers);
+    // Without the sampler, pools are judged by their busy slots alone.
+    let sampling = host::work(Arc::clone(&engine), Arc::clone(&clock));
+    helpers.add("sampler", "there are no readings of the machine", sampling);
     switches.watch(&settings.socket.path, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
@@ -172,7 +174,6 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
         let (reload_signal, work) = watch::watch(rules, manager.clone(), Arc::clone(&pulse))?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        process::watch_signals(&shutdown, reload_signal.clone())?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -182,7 +183,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             fleet_failure,
             control: Arc::new(Daemon {
                 record,
-                reload_signal,
+                reload_signal: reload_signal.clone(),
                 switches,
                 fleet: fleet.as_ref().map(|fleet| fleet.overrides.clone()),
                 log: Arc::clone(queue),
@@ -198,7 +199,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             metrics_failure: Arc::default(),
         };
         let notifier = tokio::spawn(notify_service_manager(manager.clone(), pulse, shutdown.clone()));
-        process::watch_status_requests(admin_state.clone())?;
+        process::watch_signals(&shutdown, reload_signal, admin_state.clone())?;
         let (admin_opened, admin_stop) = add_admin(admin_state, listeners, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(|error| no_thread(&error))?;
@@ -322,14 +323,6 @@ async fn notify_service_manager(
     }
     shutdown.cancelled().await;
     manager.notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
-}
-
-/// Without the sampler, pools are judged by their busy slots alone.
-fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> SignalSampler {
-    let readings: Arc<dyn SignalSink> = Arc::<Engine>::clone(engine);
-    let (sampler, work) = SignalSampler::new(readings, Arc::clone(clock));
-    helpers.add("sampler", "there are no readings of the machine", work);
-    sampler
 }
 
 /// Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.

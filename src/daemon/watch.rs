@@ -17,7 +17,7 @@ use super::service_manager::ServiceManager;
 use super::watching::{DirectoryWatch, OPEN_MAX};
 use crate::admin::ReloadResult;
 use crate::clock::{Timestamp, read_boot_nanos};
-use crate::rules::OpenFiles;
+use crate::rules::{OpenFiles, glance};
 use crate::server::ThreadHealth;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
@@ -124,61 +124,44 @@ impl WatchThread {
         self.rules.reload(&open);
     }
 
-    /// Waits until the files may have changed and the writer has paused, or has kept a file open for too long.
+    /// Waits until the files may have changed and the writer has paused, or has kept a file open for too long, or until something
+    /// is to be tried again.
     fn await_change(&mut self) {
         loop {
-            let needs_retry = self.rules.needs_retry();
             let unproven = self.rules.prove();
-            let is_retired_in_use = self.rules.free_retired();
-            if is_retired_in_use {
+            if self.rules.free_retired() {
                 // One that has waited for requests since then holds the rules of its last decision.
                 self.decision_threads.wake_all();
             }
-            let within = match (self.watching.polls, is_retired_in_use, needs_retry) {
-                (true, ..) => Some(POLL_PERIOD),
-                (_, true, _) => Some(FREE_PERIOD),
-                (_, _, true) => Some(RETRY_PERIOD),
-                (false, false, false) => Some(unproven.unwrap_or(LOST_PERIOD)),
-            };
-            let until_overdue = self.watching.until_overdue(boot_time());
-            let within = within.into_iter().chain(until_overdue).min();
-            if self.watching.wait(&self.reload_signal.wake, within) {
-                break;
+            let waits = [unproven, self.watching.until_overdue(boot_time())];
+            let within = waits.into_iter().flatten().fold(LOOK_PERIOD, Duration::min);
+            if self.watching.wait(self.rules.path(), &self.reload_signal.wake, within) {
+                return self.await_pause();
             }
-            if self.watching.until_overdue(boot_time()).is_some_and(|left| left.is_zero()) {
-                return;
-            }
+            let is_overdue = self.watching.until_overdue(boot_time()).is_some_and(|left| left.is_zero());
             // The cause of a failed reading, such as a lack of descriptors, may end without new files.
-            if needs_retry || self.rules.is_lost() {
+            if is_overdue || self.rules.needs_retry() {
                 return;
-            }
-            if self.watching.sees_a_change(self.rules.path()) {
-                break;
             }
         }
-        // Until the writers have paused.
-        let request = &self.reload_signal.requested;
-        wait_for_pause(
-            boot_time,
-            |within| self.watching.wait(&self.reload_signal.wake, Some(within)),
-            || request.load(Ordering::SeqCst),
-        );
+    }
+
+    /// Waits until no file changes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the writes, so it
+    /// ends the wait.
+    fn await_pause(&self) {
+        let begin = boot_time();
+        while !self.reload_signal.requested.load(Ordering::SeqCst) && boot_time().since(begin) < SETTLE_MAX {
+            let before = glance(self.rules.path());
+            std::thread::sleep(SETTLE);
+            if glance(self.rules.path()) == before {
+                return;
+            }
+        }
     }
 }
 
 fn boot_time() -> Timestamp {
     Timestamp::from_nanos(read_boot_nanos())
-}
-
-/// Waits until no change comes for `SETTLE`, for `SETTLE_MAX` at most. An explicit request comes after the writes, so it
-/// ends the wait. `changes_within` waits for a change for the given time.
-fn wait_for_pause(
-    now: impl Fn() -> Timestamp,
-    mut changes_within: impl FnMut(Duration) -> bool,
-    requested: impl Fn() -> bool,
-) {
-    let begin = now();
-    while !requested() && now().since(begin) < SETTLE_MAX && changes_within(SETTLE) {}
 }
 
 /// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
@@ -187,50 +170,6 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// The longest wait for writers that do not pause.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 
-/// Fast enough for changes by hand, at little load: each look stats every file.
-const POLL_PERIOD: Duration = Duration::from_secs(2);
-
-/// The interval of retries: of reading files with errors, and of storing rules.
-const RETRY_PERIOD: Duration = Duration::from_secs(5);
-
-/// The interval of looks whether the saved rules were removed.
-const LOST_PERIOD: Duration = Duration::from_secs(60);
-
-/// The time that decision threads have to release replaced rules before the next attempt to free them.
-const FREE_PERIOD: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-    use std::time::Duration;
-
-    use super::wait_for_pause;
-    use crate::clock::Timestamp;
-
-    /// Returns the milliseconds that `wait_for_pause` waits for a writer with a change each `period_millis`
-    /// until `last_change_millis`, if a request comes at `request_millis`.
-    fn millis_waited(period_millis: u64, last_change_millis: u64, request_millis: u64) -> u128 {
-        let now = Cell::new(Timestamp::ORIGIN);
-        let elapsed = || now.get().since(Timestamp::ORIGIN);
-        let period = Duration::from_millis(period_millis);
-        let changes_within = |within: Duration| {
-            let is_change =
-                period < within && elapsed() + period <= Duration::from_millis(last_change_millis);
-            now.set(now.get().after(if is_change { period } else { within }));
-            is_change
-        };
-        wait_for_pause(|| now.get(), changes_within, || elapsed() >= Duration::from_millis(request_millis));
-        elapsed().as_millis()
-    }
-
-    #[test]
-    fn waits_for_end_of_writes_up_to_a_maximum() {
-        let never = u64::MAX;
-        assert_eq!(millis_waited(10, 0, never), 100, "no further write");
-        assert_eq!(millis_waited(10, 300, never), 400, "writes for 300 ms");
-        assert_eq!(millis_waited(99, 495, never), 595, "writes with the longest pauses");
-        assert_eq!(millis_waited(10, never, never), 1_000, "writes without end");
-        assert_eq!(millis_waited(10, never, 250), 250, "an explicit request after 250 ms");
-        assert_eq!(millis_waited(10, never, 0), 0, "an explicit request before");
-    }
-}
+/// Fast enough for changes that the kernel does not report, at little load: each look stats every file. Also the interval of
+/// retries: of reading files with errors, of storing rules, and of freeing replaced ones.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);

@@ -134,27 +134,15 @@ impl SockDiag {
         one: bool,
         each: impl FnMut(&[u8]),
     ) -> Result<(), SignalError> {
-        self.exchange(write, one, each)
-            .map_err(|error| SignalError::SockDiag { cause: error.to_string().into() })
-    }
-
-    fn exchange(
-        &mut self,
-        write: impl FnOnce(&mut Vec<u8>, u32),
-        one: bool,
-        each: impl FnMut(&[u8]),
-    ) -> io::Result<()> {
-        let socket = match self.socket.take() {
-            Some(socket) => socket,
-            None => open()?,
-        };
+        let failed = |error: io::Error| SignalError::SockDiag { cause: error.to_string().into() };
+        let socket = self.socket.take().map_or_else(open, Ok).map_err(failed)?;
         if self.datagram.is_empty() {
             self.datagram = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
         }
         self.sequence = self.sequence.wrapping_add(1);
         write(&mut self.request, self.sequence);
-        sendto(&socket, &self.request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        self.receive(&socket, each, one)?;
+        let sent = sendto(&socket, &self.request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0));
+        sent.map_err(io::Error::from).and_then(|_| self.receive(&socket, each, one)).map_err(failed)?;
         // Reused only after success: after an error the rest of a reply may still be queued in the socket.
         self.socket = Some(socket);
         Ok(())

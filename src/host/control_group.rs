@@ -120,55 +120,30 @@ impl<'m> Mount<'m> {
 /// More levels than any manager of control groups nests; groups above are ignored.
 const LEVELS_MAX: usize = 32;
 
-/// The control groups of one process of an application, as listed in `/proc/PID/cgroup`.
+/// The control groups of one process of an application: the text of `/proc/PID/cgroup` as last read, empty without a process.
 #[derive(Debug, Default)]
-pub(super) struct ProcessGroups {
-    /// The process and its list, kept open: after the process has exited it cannot be read, even if another process has
-    /// the number by then.
-    list: Option<(u32, Pseudofile)>,
-    /// A process that has exited, whose number is not looked up again.
-    exited: Option<u32>,
-    /// The text of `/proc/PID/cgroup` as last read, empty without a process.
-    pub(super) groups: String,
-}
+pub(super) struct ProcessGroups(pub(super) String);
 
 impl ProcessGroups {
-    /// Reads the list of a process. Returns whether the groups have changed since the last call; another process of the
-    /// same application usually has the same groups.
+    /// Reads the groups of a process. Returns whether they have changed since the last call; another process of the same
+    /// application usually has the same groups.
     ///
     /// After an exit the groups stay as they were: workers come and go, but the application keeps its groups.
     pub(super) fn refresh(&mut self, root: &Path, pid: Option<u32>) -> Result<bool, SignalError> {
-        let list = self.open_list(root, pid);
-        let groups = match list.map(|list| list.parse_with(|text| Some(text.to_owned()))) {
+        let groups = match pid.map(|pid| fs::read_to_string(root.join(format!("proc/{pid}/cgroup")))) {
             Some(Ok(groups)) => groups,
-            None if pid.is_none() => String::new(),
-            None | Some(Err(_)) => {
-                (self.list, self.exited) = (None, pid);
-                return if self.groups.is_empty() { Err(SignalError::NoProcess) } else { Ok(false) };
-            }
+            Some(Err(_)) if self.0.is_empty() => return Err(SignalError::NoProcess),
+            Some(Err(_)) => return Ok(false),
+            None => String::new(),
         };
-        if groups == self.groups {
-            return Ok(false);
-        }
-        self.groups = groups;
-        Ok(true)
+        let is_changed = groups != self.0;
+        self.0 = groups;
+        Ok(is_changed)
     }
 
     /// Clears the groups, so that the next [`ProcessGroups::refresh`] reports a change unless the process has exited.
-    pub(super) fn clear_groups(&mut self) {
-        self.groups.clear();
-    }
-
-    /// Opens the list of a process; `None` without a `pid` or without such a process.
-    fn open_list(&mut self, root: &Path, pid: Option<u32>) -> Option<&mut Pseudofile> {
-        let Some(pid) = pid.filter(|pid| self.exited != Some(*pid)) else {
-            self.list = None;
-            return None;
-        };
-        if self.list.as_ref().is_none_or(|(known, _)| *known != pid) {
-            self.list = Some((pid, Pseudofile::open(root.join(format!("proc/{pid}/cgroup"))).ok()?));
-        }
-        self.list.as_mut().map(|(_, list)| list)
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -214,5 +189,5 @@ impl Pseudofile {
     }
 }
 
-/// The longest of these files, the control groups of a process, has a line for each of at most 16 hierarchies.
+/// Longer than all of these files but `/proc/stat`, which is of use by its first line.
 const BYTES_MAX: usize = 4 << 10;

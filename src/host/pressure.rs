@@ -61,7 +61,7 @@ impl Pressure {
             Err(cause) => {
                 // The group was removed, or its accounting switched off: find the file again next time.
                 self.file = None;
-                self.process.clear_groups();
+                self.process.clear();
                 Err(cause)
             }
         }
@@ -83,7 +83,7 @@ impl Pressure {
 
     /// Opens the group's file; `None` also if the accounting of the group is off (`cgroup.pressure`).
     fn open_group_file(&self, root: &Path) -> Option<Pseudofile> {
-        let path = group_path(&self.process.groups, Hierarchy::Unified)?;
+        let path = group_path(&self.process.0, Hierarchy::Unified)?;
         let group = find_group(root, &read_mounts(root), Hierarchy::Unified, path)?;
         if group.is_topmost() {
             // The topmost group is the machine, whose file is in /proc.

@@ -5,13 +5,12 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 use tracing::warn;
 
-use super::link::NumberedFrame;
 use super::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::{EnvoyHandler, own_limits, statuses};
 use crate::adapters::bodies::{self, Pairs};
 use crate::adapters::decision::HttpDecision;
 use crate::adapters::exchange::{self, WireAnswer};
-use crate::adapters::handler::deadline;
+use crate::adapters::link::NumberedFrame;
 use crate::limit::fixed_window::FixedWindowQuota;
 use crate::protocol::{
     CheckRequest, Code, DESCRIPTORS_MAX, Mode, Op, PAIRS_MAX, RequestFrame, RequestOptions, UnitsField,
@@ -47,22 +46,19 @@ impl EnvoyHandler {
         let frames: Vec<NumberedFrame> =
             frames.collect::<Result<_, _>>().map_err(Status::invalid_argument)?;
         let open = || exchange::open(&self.state.connector, NAME, self.peer.user, None);
-        let exchanged = self.link.exchange(open, &frames);
-        let answers = match tokio::time::timeout(deadline(), exchanged).await {
-            Ok(answers) => answers.map_err(|reason| Status::unavailable(reason.name()))?,
-            Err(_) => {
-                self.link.close();
-                return Err(Status::unavailable("timeout"));
-            }
-        };
+        let answers = self.link.exchange(None, open, &frames).await;
+        let answers = answers.map_err(|reason| Status::unavailable(reason.name()))?;
         let decided = groups.into_iter().zip(answers).map(|((_, descriptors), answer)| match answer {
-            WireAnswer::Decision(decision) => Ok(DecidedGroup { descriptors, decision: *decision }),
+            WireAnswer::Decision(mut decision) => {
+                decision.answer.domain = Some(domain.clone().into_owned());
+                Ok(DecidedGroup { descriptors, decision: *decision })
+            }
             WireAnswer::Error(code, message) => Err(refused(code, message)),
             WireAnswer::Done(_) => Err(Status::unavailable("protocol")),
         });
         let mut decided: Vec<DecidedGroup> = decided.collect::<Result<_, _>>()?;
         self.judge_own_limits(request, &domain, &quotas, &mut decided);
-        Ok(statuses::combine(&decided, request.descriptors.len(), &domain))
+        Ok(statuses::combine(&decided, request.descriptors.len()))
     }
 
     fn judge_own_limits(

@@ -1,7 +1,6 @@
 //! Envoy's rate limit service over gRPC.
 
 mod judge;
-mod link;
 mod messages;
 pub(super) mod own_limits;
 mod reflection;
@@ -28,10 +27,10 @@ use tonic_prost::ProstCodec;
 use tracing::{debug, warn};
 
 use super::handler::{AdapterPeer, BODY_PATIENCE};
+use super::link::SharedLink;
 use super::listen::{AdapterPermit, CONNECTION_MAX, LAST_ANSWER_MAX, RequestBytes};
 use super::{AdapterState, AnswerKind};
 use crate::server::QueueMembership;
-use link::SharedLink;
 use messages::{
     DESCRIPTORS_MAX, ENTRIES_MAX, HealthCheckRequest, HealthCheckResponse, OVER_LIMIT, RateLimitRequest,
     RateLimitResponse, is_small,

@@ -5,10 +5,10 @@ use super::messages::{
     CurrentLimit, DescriptorStatus, HeaderValue, OK, OVER_LIMIT, RateLimitResponse, WholeSeconds,
 };
 use crate::adapters::STATUS_HEADER;
-use crate::adapters::decision::{self, HttpDecision, LimitLevel};
+use crate::adapters::decision::{HttpDecision, LimitLevel};
 
 /// Combines the decisions: a request passes if all groups pass.
-pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str) -> RateLimitResponse {
+pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize) -> RateLimitResponse {
     let mut statuses = vec![DescriptorStatus::default(); descriptors];
     for group in groups {
         for (place, index) in group.descriptors.iter().enumerate() {
@@ -22,13 +22,18 @@ pub(super) fn combine(groups: &[DecidedGroup], descriptors: usize, domain: &str)
         // Never is the longest wait.
         decision.retry_after.map_or(u64::MAX, |retry| retry.0)
     });
-    let told = refusing
-        .or_else(|| decisions.min_by(|one, other| remaining_part(one).total_cmp(&remaining_part(other))));
+    let least = |decision: &&HttpDecision| {
+        decision
+            .remaining
+            .zip(decision.limit)
+            .map_or(f64::INFINITY, |(remaining, limit)| part(remaining, limit))
+    };
+    let told = refusing.or_else(|| decisions.min_by(|one, other| least(one).total_cmp(&least(other))));
     RateLimitResponse {
         overall_code: code(refusing.is_some()),
         statuses,
         response_headers_to_add: told.map(headers).unwrap_or_default(),
-        raw_body: refusing.map(|decision| decision::problem(decision, domain)).unwrap_or_default(),
+        raw_body: refusing.map(|decision| decision.answer.problem().into()).unwrap_or_default(),
     }
 }
 
@@ -37,9 +42,13 @@ fn status_of(decision: &HttpDecision, place: usize) -> DescriptorStatus {
     let all = decision.all.as_deref().unwrap_or_default();
     let own = all.iter().find(|limit| limit.descriptors >> place & 1 == 1);
     let of_rules = all.iter().filter(|limit| limit.descriptors == 0);
+    // Refusing limits first, then those with the smallest remaining part.
+    let order = |limit: &LimitLevel| (!limit.refuses, part(limit.remaining, limit.limit));
     let limit = own.or_else(|| {
-        of_rules
-            .min_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(std::cmp::Ordering::Equal))
+        of_rules.min_by(|one, other| {
+            let ((one_passes, one), (other_passes, other)) = (order(one), order(other));
+            one_passes.cmp(&other_passes).then(one.total_cmp(&other))
+        })
     });
     // A load shedder, a deny list or a hidden rule refuses the whole request.
     let is_refused_whole = !decision.allowed && !all.iter().any(|limit| limit.refuses);
@@ -64,16 +73,10 @@ fn status_of(decision: &HttpDecision, place: usize) -> DescriptorStatus {
     }
 }
 
-/// Refusing limits first, then those with the smallest remaining part.
+/// The remaining part of a limit.
 #[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
-fn order(limit: &LimitLevel) -> (bool, f64) {
-    (!limit.refuses, limit.remaining as f64 / limit.limit.max(1) as f64)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "near ties may be decided either way")]
-fn remaining_part(decision: &HttpDecision) -> f64 {
-    let part = decision.remaining.zip(decision.limit);
-    part.map_or(f64::INFINITY, |(remaining, limit)| remaining as f64 / limit.max(1) as f64)
+fn part(remaining: u64, limit: u64) -> f64 {
+    remaining as f64 / limit.max(1) as f64
 }
 
 /// The headers of every client. Those of `X-Ratelimit` are left to Envoy, which has a setting for them.
@@ -100,58 +103,3 @@ fn saturate(number: u64) -> u32 {
 /// The units of the service and their seconds.
 pub(super) const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 2_592_000), (6, 31_536_000)];
-
-#[cfg(test)]
-mod tests {
-    use super::{DecidedGroup, OK, OVER_LIMIT, combine};
-    use crate::adapters::decision::HttpDecision;
-    use crate::protocol::{DecisionReply, LimitEntry, Verdict};
-
-    const HOUR_US: u64 = 3_600_000_000;
-
-    fn entry(rule: &str, refuses: bool, descriptors: u64) -> LimitEntry<'_> {
-        let remaining = u64::from(!refuses);
-        LimitEntry { rule, limit: 2, window_us: HOUR_US, remaining, reset_us: 1, refuses, descriptors }
-    }
-
-    fn group(verdict: Verdict, all: &[LimitEntry<'_>], descriptors: Vec<usize>) -> DecidedGroup {
-        let reply = DecisionReply { all: Some(all), retry_us: Some(1), ..DecisionReply::new(1, verdict) };
-        DecidedGroup { descriptors, decision: HttpDecision::from_reply(&reply) }
-    }
-
-    /// Verdict, limits of the reply, the codes of three descriptors, and the status that tidegate would answer.
-    #[test]
-    fn tells_which_descriptors_are_over_their_limit() {
-        let (ok, over) = (OK, OVER_LIMIT);
-        let table: [(_, Vec<LimitEntry<'_>>, _, _); 6] = [
-            (Verdict::Allow, vec![entry("a", false, 0b1)], [ok; 3], None),
-            (
-                Verdict::Limit,
-                vec![entry("a", true, 0b101), entry("b", false, 0b10)],
-                [over, ok, over],
-                Some("429"),
-            ),
-            // A rule stands for the descriptors without a node.
-            (
-                Verdict::Limit,
-                vec![entry("a", false, 0b1), entry("r", true, 0)],
-                [ok, over, over],
-                Some("429"),
-            ),
-            // Nothing listed refuses: all of it is refused.
-            (Verdict::Limit, vec![entry("a", false, 0b1)], [over; 3], Some("429")),
-            (Verdict::Shed, vec![entry("a", false, 0b1)], [over; 3], Some("503")),
-            (Verdict::Deny, vec![], [over; 3], Some("403")),
-        ];
-        for (verdict, all, codes, status) in table {
-            let response = combine(&[group(verdict, &all, vec![0, 1, 2])], 3, "api");
-            let seen: Vec<_> = response.statuses.iter().map(|status| status.code).collect();
-            assert_eq!(seen, codes, "{verdict:?} {all:?}");
-            assert_eq!(response.overall_code == over, status.is_some(), "{verdict:?}");
-            let headers = &response.response_headers_to_add;
-            let told = headers.iter().find(|header| header.key == "tidegate-status");
-            assert_eq!(told.map(|header| &*header.value), status, "{verdict:?}");
-            assert_eq!(response.raw_body.is_empty(), status.is_none(), "{verdict:?}");
-        }
-    }
-}

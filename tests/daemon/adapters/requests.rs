@@ -105,6 +105,16 @@ fn charges_and_refunds_once() {
     let refund = json!({"amount": {"tokens": -4}, "of": {"idem": "a"}});
     assert_eq!([of("/v1/charge", refund.clone()), of("/v1/charge", refund)], [done(true), done(false)]);
     assert_eq!(remaining(), 89);
+    // Numbers beyond 64 bits are the largest: more than the grant had, and more than is left.
+    let grant = r#", "of": {"idem": "a"}"#;
+    for (amount, of, ok) in
+        [("-1e30", grant, false), ("-9223372036854775809", grant, false), ("1e400", "", true)]
+    {
+        let fields = r#""domain": "shop", "attributes": {"model": "m"}"#;
+        let body = format!(r#"{{{fields}, "amount": {{"tokens": {amount}}}{of}}}"#);
+        assert_eq!(send(&daemon, "POST /v1/charge", SESSION, &body).json(), done(ok), "{amount}");
+    }
+    assert_eq!(remaining(), 0);
     let unnamed = json!({"domain": "shop", "attributes": {"model": "m"}, "amount": {"tokens": -1}});
     let unnamed = post(&daemon, "/v1/charge", &[], &unnamed);
     assert_eq!((unnamed.status, unnamed.error().contains("of")), (403, true), "{unnamed:?}");

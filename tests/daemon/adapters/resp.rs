@@ -75,6 +75,9 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "cl.throttle user123 0 1 3600 1"), integers([0, 1, 0, -1, 3_600]));
     assert_eq!(cli(&daemon, "CL.THROTTLE user123 0 1 3600 1"), integers([1, 1, 0, 3_600, 3_600]));
     assert_eq!(cli(&daemon, "CL.THROTTLE other 0 1 3600 2"), integers([1, 1, 1, -1, 0]));
+    for widest in ["4294967293 1000000 1", "0 1 17280000"] {
+        assert_eq!(cli(&daemon, &format!("CL.THROTTLE key {widest}"))[0], "1) (integer) 0");
+    }
     let hit = |numbers: [i64; 5], rule: &str, verdict: &str| {
         let texts = [format!("6) \"{rule}\""), format!("7) \"{verdict}\"")];
         Vec::from_iter(integers(numbers).into_iter().chain(texts))
@@ -100,7 +103,7 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "HELLO 3")[0], "1# proto => (integer) 3");
     let count =
         |answer: &str| metric(&daemon, &format!("tidegate_resp_answers_total{{answer=\"{answer}\"}}"));
-    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(5.0), Some(5.0), Some(0.0)]);
+    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(7.0), Some(5.0), Some(0.0)]);
     assert!(!daemon.log().contains("user123"), "{}", daemon.log());
 }
 
@@ -159,6 +162,23 @@ fn names_the_fault_of_a_command() {
         ("CL.THROTTLE key 1 1 x", "-ERR a number is not an integer; help: "),
         ("CL.THROTTLE key 1 0 60", "-ERR a rate of 0 refuses everything; help: "),
         ("CL.THROTTLE key -1 1 60", "-ERR max_burst, count or period is negative or too large; help: "),
+        (
+            "CL.THROTTLE key 4294967294 1 1",
+            "-ERR max_burst, count or period is negative or too large; help: ",
+        ),
+        (
+            "CL.THROTTLE key 1 4294967296 1",
+            "-ERR max_burst, count or period is negative or too large; help: ",
+        ),
+        ("CL.THROTTLE key 1 -1 1", "-ERR max_burst, count or period is negative or too large; help: "),
+        (
+            "CL.THROTTLE key 1 1 9223372036854775807",
+            "-ERR max_burst, count or period is negative or too large",
+        ),
+        ("CL.THROTTLE key 1 1 0", "-ERR a period is at least"),
+        ("CL.THROTTLE key 1 1 31708800", "-ERR a period is at least"),
+        ("CL.THROTTLE key 366 1 86400", "-ERR a burst this large"),
+        ("CL.THROTTLE key 1 4294967295 1", "-ERR a rate this fast"),
         ("HELLO 4", "-NOPROTO help: HELLO 2, or HELLO 3"),
     ];
     let mut stream = connect(&daemon);

@@ -29,6 +29,12 @@ fn serves_front_page_as_one_locked_down_file() {
         (32, 2)
     );
     let second = get(&daemon, "/");
+    let svg = "http://www.w3.org/2000/svg";
+    assert_eq!(first.body.matches("http://").count(), first.body.matches(svg).count());
+    for foreign in ["https://", " style=", " onclick="] {
+        assert!(!first.body.contains(foreign), "{foreign}: {}", first.body);
+    }
+    assert!(!first.head.contains("unsafe"), "{}", first.head);
     assert_ne!(nonce_of_first, nonce(&second.head), "nobody knows the next one");
     assert!(first.body.contains("<noscript><meta http-equiv=\"refresh\""), "it goes on without a script");
     assert_eq!(ask(&daemon, "HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").body, "");

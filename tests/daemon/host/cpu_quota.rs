@@ -188,9 +188,6 @@ fn restarts_measurement_only_when_cgroup_changes() {
     // A process that has exited leaves the known group in use.
     machine.client.want(&wanted, Some(45));
     assert_eq!(after(&mut machine, APP, 7_500_000), [Some(500)]);
-    // Another process reuses its pid.
-    machine.write("proc/45/cgroup", "0::/system.slice\n");
-    assert_eq!(after(&mut machine, APP, 7_750_000), [Some(500)]);
     machine.write("proc/44/cgroup", "0::/system.slice\n");
     machine.client.want(&wanted, Some(44));
     assert_eq!(machine.sample(), []);
@@ -203,4 +200,18 @@ fn restarts_measurement_after_gap() {
     machine.pass(60);
     assert_eq!(after(&mut machine, APP, 37_000_000), [], "a minute asleep is not a minute of load");
     assert_eq!(after(&mut machine, APP, 37_500_000), [Some(1_000)]);
+}
+
+#[test]
+fn measures_cpus_of_machine() {
+    let mut machine = Machine::new(&[("cpu", SignalSource::Cpu)], None);
+    assert_eq!(machine.sample(), [None], "/proc is not mounted");
+    machine.write("sys/devices/system/cpu/online", "0-3\n");
+    let mut after = |busy: u64| {
+        machine
+            .write("proc/stat", &format!("cpu  {busy} 10 20 {} 50 1 2 900 400 0\ncpu0 1 2 3 4\n", 7 * busy));
+        machine.sample()
+    };
+    assert_eq!(after(1_000), []);
+    assert_eq!(after(1_200), [Some(500)], "two of four CPUs, in ticks of 10 ms");
 }

@@ -96,6 +96,21 @@ fn applies_edits_and_keeps_counts() {
     wire.assert_served();
 }
 
+/// The files are read after a second, whether the writer pauses or not.
+#[test]
+fn applies_edits_of_a_writer_that_does_not_pause() {
+    let daemon = daemon();
+    let file = daemon.plan.path("rules/api.yaml");
+    for burst in 10.. {
+        replace(&file, &version(burst));
+        if limit(&daemon) != Some(5) {
+            break;
+        }
+        assert!(burst < 400, "20 s of changes show no effect");
+        sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn applies_added_and_removed_files() {
     let daemon = daemon();

@@ -166,6 +166,16 @@ fn disable_file_allows_all_while_present() {
     daemon.await_log(&["this file switches nothing off", "no regular file"]);
     is(1);
     fs::remove_file(&file).unwrap();
+    // It ignores files that have another name, too: in a directory of another user's, a link may be to any file.
+    let other = daemon.plan.path("other");
+    fs::write(&other, "").unwrap();
+    fs::hard_link(&other, &file).unwrap();
+    daemon.await_log(&["this file switches nothing off", "a second name"]);
+    is(1);
+    fs::remove_file(&other).unwrap();
+    is(0);
+    fs::remove_file(&file).unwrap();
+    is(1);
     if is_root() {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();

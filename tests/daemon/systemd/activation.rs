@@ -28,7 +28,9 @@ fn knock(path: &Path) -> UnixStream {
 fn uses_passed_socket_unchanged() {
     let plan = Plan::new().settings("socket: {mode: \"0600\", group: \"4711\"}");
     let path = plan.socket();
-    let arguments = [format!("--listen={}", path.display()), "--fdname=clients".into()];
+    // One of several is taken by its name.
+    let [other, own] = ["other.sock", "t.sock"].map(|name| format!("--listen={}", plan.path(name).display()));
+    let arguments = [other, own, "--fdname=other:clients".into()];
     let Some(mut process) = activated(&plan, &arguments) else { return };
     let before = eventually("the socket is there", || fs::symlink_metadata(&path).ok());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();

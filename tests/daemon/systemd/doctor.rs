@@ -107,7 +107,25 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
     // A state directory that others may search.
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     has(&finding(&daemon.doctor(&[]), "state"), &["others can look into it", "chmod 0700"]);
-    // Files that every user may change.
+    // Files that other users may change.
+    let set = |name: &str, mode| {
+        fs::set_permissions(daemon.plan.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let modes =
+        [("rules", 0o775), ("rules/api.yaml", 0o664), ("tidegate.yaml", 0o660), ("state/hash-key", 0o600)];
+    modes.iter().for_each(|(name, mode)| set(name, *mode));
+    assert!(!output_text(&daemon.doctor(&[])).contains("may change it"));
+    for (name, mode, whose) in [
+        ("rules/api.yaml", 0o646, "every user"),
+        ("tidegate.yaml", 0o666, "every user"),
+        ("state/hash-key", 0o602, "every user"),
+        ("state/hash-key", 0o660, "the group "),
+    ] {
+        let (file, before) = (daemon.plan.path(name), modes.iter().find(|(of, _)| *of == name).unwrap().1);
+        set(name, mode);
+        has(&output_text(&daemon.doctor(&[])), &[&format!("{}: {whose}", file.display())]);
+        set(name, before);
+    }
     fs::set_permissions(daemon.plan.path("rules"), fs::Permissions::from_mode(0o777)).unwrap();
     finds(&daemon.doctor(&[]), "look ", "files", &["rules: every user may change it"]);
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();

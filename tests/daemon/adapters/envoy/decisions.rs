@@ -194,6 +194,16 @@ fn limits_a_descriptor_by_its_own_limit() {
         let asked = Ask { descriptors: vec![sixteen()], ..ask("shop", &[]) };
         check(&envoy.ask(&asked), code, &[own(code, 1, 0)], &asked);
     }
+    // Each domain and unit counts apart, and in shadow none refuses.
+    let mut code = |domain: &str, unit| {
+        let asked = Ask { descriptors: vec![with("tokens=t2", 1, unit)], ..ask(domain, &[]) };
+        envoy.ask(&asked).overall_code
+    };
+    for (domain, unit) in [("shop", YEAR), ("shop", 7), ("api", 7)] {
+        assert_eq!([code(domain, unit), code(domain, unit)], [OK, OVER], "{domain} {unit}");
+    }
+    daemon.run("switch --all shadow");
+    wait_until("it only watches", || code("shop", YEAR) == OK);
     assert_eq!(metric(&daemon, "tidegate_envoy_key_evictions_total"), Some(0.0));
 }
 

@@ -1,4 +1,5 @@
-//! The connection to a decision thread that all requests of a gRPC connection share: many in flight, each with its id.
+//! The connection to a decision thread that all requests of a client's connection share: as many in flight as there are streams, each
+//! with its id.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tidegate_client::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::adapters::exchange::{WireAnswer, WireMessage, receive};
-use crate::protocol::MissReason;
+use super::exchange::{SessionName, WireAnswer, receive};
+use super::handler::deadline;
 
 /// The connection, opened when a request needs it.
 #[derive(Debug, Default)]
@@ -26,13 +28,15 @@ pub(super) struct SharedLink {
 /// An open connection, until this drops.
 #[derive(Debug)]
 struct Link {
+    session: Option<SessionName>,
     frames: mpsc::UnboundedSender<QueuedFrames>,
     pending: Arc<PendingAnswers>,
     _stop: DropGuard,
 }
 
-/// The requests in flight; `None`: the connection has ended.
-type PendingAnswers = Mutex<Option<HashMap<u64, oneshot::Sender<WireAnswer>>>>;
+/// The requests in flight, with the receivers of their answers; `None`: the connection has ended. An answer of `None`: the request
+/// was not read.
+type PendingAnswers = Mutex<Option<HashMap<u64, oneshot::Sender<Option<WireAnswer>>>>>;
 
 /// The frames of requests that are sent together.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ struct QueuedFrames {
 }
 
 /// The replies to requests that were sent together, and whether these were written.
-type SentRequests = (Vec<oneshot::Receiver<WireAnswer>>, Arc<AtomicBool>);
+type SentRequests = (Vec<oneshot::Receiver<Option<WireAnswer>>>, Arc<AtomicBool>);
 
 /// A request: its id and its frame.
 pub(super) type NumberedFrame = (u64, Vec<u8>);
@@ -53,48 +57,61 @@ impl SharedLink {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Sends requests together and returns their replies in the same order.
+    /// Sends requests of a session together and returns their replies in the same order, within the deadline of every client.
     pub(super) async fn exchange(
         &self,
+        session: Option<SessionName>,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
-    ) -> Result<Vec<WireAnswer>, MissReason> {
+    ) -> Result<Vec<WireAnswer>, Reason> {
+        let exchanged = tokio::time::timeout(deadline(), self.try_exchange(session, open, requests)).await;
+        exchanged.unwrap_or_else(|_| {
+            // Its decision thread does not answer in time.
+            *self.link.lock() = None;
+            Err(Reason::Timeout)
+        })
+    }
+
+    async fn try_exchange(
+        &self,
+        session: Option<SessionName>,
+        open: impl Fn() -> io::Result<StdStream>,
+        requests: &[NumberedFrame],
+    ) -> Result<Vec<WireAnswer>, Reason> {
         for _ in 0..2 {
-            let (pending, is_written) = self.send(&open, requests)?;
-            let mut answers = Vec::with_capacity(requests.len());
+            let (pending, is_written) = self.send(session, &open, requests)?;
+            let (mut answers, mut are_unread) = (Vec::with_capacity(requests.len()), true);
             for answer in pending {
-                answers.extend(answer.await.ok());
+                let answer = answer.await;
+                are_unread &= matches!(answer, Ok(None));
+                answers.extend(answer.ok().flatten());
             }
             if answers.len() == requests.len() {
                 return Ok(answers);
             }
-            // Only a connection that was closed while it was idle is replaced: written requests may have been charged.
-            if is_written.load(Ordering::Relaxed) {
+            // Only a connection that was closed while it was idle is replaced: requests that were read may have been charged.
+            if is_written.load(Ordering::Relaxed) && !are_unread {
                 break;
             }
         }
-        Err(MissReason::Unreachable)
-    }
-
-    /// Closes the connection: its decision thread does not answer in time.
-    pub(super) fn close(&self) {
-        *self.link.lock() = None;
+        Err(Reason::Unreachable)
     }
 
     fn send(
         &self,
+        session: Option<SessionName>,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
-    ) -> Result<SentRequests, MissReason> {
+    ) -> Result<SentRequests, Reason> {
         let mut link = self.link.lock();
-        let is_open = link.as_ref().is_some_and(|link| link.pending.lock().is_some());
-        if !is_open {
-            *link = Some(Link::over(open().map_err(|_| MissReason::Unreachable)?)?);
+        let is_usable = |link: &Link| link.session == session && link.pending.lock().is_some();
+        if !link.as_ref().is_some_and(is_usable) {
+            *link = Some(Link::over(session, open().map_err(|_| Reason::Unreachable)?)?);
         }
-        let Some(link) = link.as_ref() else { return Err(MissReason::Unreachable) };
+        let Some(link) = link.as_ref() else { return Err(Reason::Unreachable) };
         let mut pending = link.pending.lock();
         let Some(pending) = pending.as_mut().filter(|pending| pending.len() < PENDING_MAX) else {
-            return Err(MissReason::Unreachable);
+            return Err(Reason::Unreachable);
         };
         let mut answers = Vec::with_capacity(requests.len());
         let (mut bytes, is_written) = (Vec::new(), Arc::<AtomicBool>::default());
@@ -111,8 +128,8 @@ impl SharedLink {
 }
 
 impl Link {
-    fn over(stream: StdStream) -> Result<Link, MissReason> {
-        let stream = UnixStream::from_std(stream).map_err(|_| MissReason::Unreachable)?;
+    fn over(session: Option<SessionName>, stream: StdStream) -> Result<Link, Reason> {
+        let stream = UnixStream::from_std(stream).map_err(|_| Reason::Unreachable)?;
         let (reader, writer) = stream.into_split();
         let (frames, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -126,7 +143,7 @@ impl Link {
             }
             *answered.lock() = None;
         });
-        Ok(Link { frames, pending, _stop: stop.drop_guard() })
+        Ok(Link { session, frames, pending, _stop: stop.drop_guard() })
     }
 }
 
@@ -150,14 +167,25 @@ async fn read(mut reader: OwnedReadHalf, pending: &PendingAnswers) {
     let mut received = Vec::new();
     loop {
         match receive(&mut reader, &mut received).await {
-            Ok(WireMessage::Welcome) => {}
-            Ok(WireMessage::Answer(Some(id), answer)) => {
-                let waits = pending.lock().as_mut().and_then(|pending| pending.remove(&id));
+            Ok(Some((id, answer))) => {
+                let is_last = matches!(&answer, WireAnswer::Error(code, _) if code.closes());
+                let mut pending = pending.lock();
+                let Some(pending) = pending.as_mut() else { return };
+                // An ERROR about the connection is the answer to the next request.
+                let id = id.or_else(|| pending.keys().min().copied());
+                let waits = id.and_then(|id| pending.remove(&id));
                 // One that no longer waits has dropped its receiver.
-                let _ = waits.map(|waits| waits.send(answer));
+                let _ = waits.map(|waits| waits.send(Some(answer)));
+                if is_last {
+                    return;
+                }
             }
-            // An ERROR about the connection, a malformed reply, or the end.
-            Ok(_) | Err(_) => return,
+            Ok(None) => {
+                let unread = pending.lock().take().unwrap_or_default();
+                return unread.into_values().for_each(|waits| drop(waits.send(None)));
+            }
+            // A malformed reply, or the end.
+            Err(_) => return,
         }
     }
 }
@@ -171,26 +199,32 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as StdStream;
 
-    use super::SharedLink;
-    use crate::protocol::{DecisionReply, MissReason, Verdict, WireReply, encode_reply};
+    use super::{Reason, SharedLink};
+    use crate::protocol::{DecisionReply, Verdict, WireReply, encode_reply};
 
     /// Frames that the other end only counts.
     const FRAME: [u8; 8] = [7; 8];
 
-    /// Reads the frames of both requests and replies to those with these ids.
+    const GOODBYE: u64 = 0;
+
+    /// Reads the frames of both requests and replies to those with these ids, or says GOODBYE.
     fn serve(mut stream: StdStream, ids: &[u64]) {
         let mut frames = [0; 2 * FRAME.len()];
         stream.read_exact(&mut frames).unwrap();
         let mut replies = Vec::new();
         for id in ids {
-            encode_reply(&mut replies, &WireReply::Decision(DecisionReply::new(*id, Verdict::Allow)));
+            let reply = match *id {
+                GOODBYE => WireReply::Goodbye { reason: "idle" },
+                id => WireReply::Decision(DecisionReply::new(id, Verdict::Allow)),
+            };
+            encode_reply(&mut replies, &reply);
         }
         stream.write_all(&replies).unwrap();
     }
 
     /// What each connection does: `None` closes before it reads, else the ids that it answers before it closes. Returns the
     /// number of answers and of opened connections.
-    async fn exchange(connections: &[Option<&'static [u64]>]) -> (Result<usize, MissReason>, usize) {
+    async fn exchange(connections: &[Option<&'static [u64]>]) -> (Result<usize, Reason>, usize) {
         let link = SharedLink::default();
         let opened = Cell::new(0);
         let open = || {
@@ -202,18 +236,21 @@ mod tests {
             Ok(own)
         };
         let requests = [1, 2].map(|id| (id, FRAME.to_vec()));
-        let answers = link.exchange(open, &requests).await;
+        let answers = link.try_exchange(None, open, &requests).await;
         (answers.map(|answers| answers.len()), opened.get())
     }
 
-    /// A request that was written may have been charged.
+    /// A request that was read may have been charged.
     #[tokio::test]
-    async fn repeats_only_requests_that_were_not_written() {
-        let missed = Err(MissReason::Unreachable);
+    async fn repeats_only_requests_that_were_not_read() {
+        let missed = Err(Reason::Unreachable);
         assert_eq!(exchange(&[Some(&[2, 1])]).await, (Ok(2), 1));
+        assert_eq!(exchange(&[Some(&[2, 1, GOODBYE])]).await, (Ok(2), 1));
         assert_eq!(exchange(&[None, Some(&[1, 2])]).await, (Ok(2), 2));
+        assert_eq!(exchange(&[Some(&[GOODBYE]), Some(&[1, 2])]).await, (Ok(2), 2));
         assert_eq!(exchange(&[None, None]).await, (missed, 2));
         assert_eq!(exchange(&[Some(&[]), Some(&[1, 2])]).await, (missed, 1));
         assert_eq!(exchange(&[Some(&[1]), Some(&[1, 2])]).await, (missed, 1));
+        assert_eq!(exchange(&[Some(&[1, GOODBYE]), Some(&[1, 2])]).await, (missed, 1));
     }
 }
