@@ -2,15 +2,13 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
 use std::thread::sleep;
 use std::time::Duration;
 
 use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::engine::ConnectionParams;
-use tidegate::host::SignalSensors;
+use tidegate::host::SignalSampler;
 
 use crate::contestant::Limits;
 use crate::report::{Bound, Row};
@@ -31,22 +29,8 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     };
     let session = limits.engine.open_session(&opening, clock.now()).map_err(io::Error::other)?;
     let engine = Arc::clone(&limits.engine);
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let sampling = std::thread::Builder::new().name("readings".into()).spawn({
-        let clock = Arc::clone(&clock);
-        move || {
-            let mut sensors = SignalSensors::new(Path::new("/"));
-            loop {
-                let now = clock.now();
-                let add =
-                    |pool: &str, signal: &str, sample| engine.record_host_signal(pool, signal, sample, now);
-                sensors.sample(|| engine.required_host_signals(), now, add);
-                if stopped.recv_timeout(sensors.next_pause()) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
-            }
-        }
-    })?;
+    let (sampler, work) = SignalSampler::new(engine, Arc::clone(&clock));
+    let sampling = std::thread::Builder::new().name("readings".into()).spawn(work)?;
     // It opens files in its first second.
     sleep(Duration::from_secs(2));
     let percent: Vec<f64> = (0..reps.min(REPS_MAX))
@@ -56,7 +40,7 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
             (process_cpu_nanos() - cpu) as f64 / (read_boot_nanos() - start) as f64 * 100.0
         })
         .collect();
-    drop(stop);
+    drop(sampler);
     let _ = sampling.join();
     limits.engine.end_session(&session, clock.now());
     Ok(vec![Row::alone("CPU of the sampler, every signal", "% of a core", &percent).must(Bound::AtMost(0.2))])

@@ -26,9 +26,9 @@ use super::{file_owners, log, process, restart, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
 use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
-use crate::engine::MAPPED_BYTES_MIN;
+use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
-use crate::host;
+use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
 use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, SocketFile, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
@@ -158,9 +158,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let helpers = Helpers::default();
     let fleet_failure = joined.as_ref().err().map(|why| why.as_str().into());
     let fleet = joined.ok().flatten().map(|plan| fleet_start::start_sync(plan, &engine, &clock, &helpers));
-    // Without the sampler, pools are judged by their busy slots alone.
-    let sampling = host::work(Arc::clone(&engine), Arc::clone(&clock));
-    helpers.add("sampler", "there are no readings of the machine", sampling);
+    let _sampler = take_readings(&engine, &clock, &helpers);
     switches.watch(&settings.socket.path, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
@@ -323,6 +321,14 @@ async fn notify_service_manager(
     }
     shutdown.cancelled().await;
     manager.notify(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+}
+
+/// Without the sampler, pools are judged by their busy slots alone.
+fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> SignalSampler {
+    let readings: Arc<dyn SignalSink> = Arc::<Engine>::clone(engine);
+    let (sampler, work) = SignalSampler::new(readings, Arc::clone(clock));
+    helpers.add("sampler", "there are no readings of the machine", work);
+    sampler
 }
 
 /// Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.

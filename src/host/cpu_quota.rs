@@ -1,6 +1,6 @@
 //! CPU utilization of the application's control group: the highest share of its own quota, of the quotas of the groups
 //! above it, and of the CPUs it may run on. Everything in a group shares the group's quota, so each quota is compared
-//! with the usage of its whole group. And that of the machine, as of a group without a quota.
+//! with the usage of its whole group.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(super) struct CpuQuota {
 
 #[derive(Debug)]
 struct GroupLevel {
-    /// The file that has the CPU time used: `cpu.stat`, or `cpuacct.usage` of version 1; of the machine `/proc/stat`.
+    /// The file that has the CPU time used: `cpu.stat`, or `cpuacct.usage` of version 1.
     usage: Pseudofile,
     /// `cpu.max`, or the two files of version 1. Without them the group has no quota: it is the topmost, or its controller is
     /// off, which can change at any time.
@@ -31,14 +31,6 @@ struct GroupLevel {
 }
 
 impl CpuQuota {
-    pub(super) fn of_machine(root: &Path) -> CpuQuota {
-        CpuQuota {
-            process: ProcessGroups::default(),
-            levels: vec![GroupLevel::new(root.join("proc/stat"), root, &[])],
-            cpus: Some(Pseudofile::new(root.join(ONLINE_CPUS))),
-        }
-    }
-
     /// Returns the used share of the allowed CPU time in thousandths; `None` until there are two samples.
     pub(super) fn read(
         &mut self,
@@ -59,8 +51,7 @@ impl CpuQuota {
         share
     }
 
-    /// As [`CpuQuota::read`], of the groups as they were.
-    pub(super) fn read_highest_share(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
+    fn read_highest_share(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
         let cpus = match &mut self.cpus {
             Some(file) => file.parse_with(count_cpus)?,
             None => return Err(SignalError::NoCpuTime),
@@ -128,20 +119,13 @@ impl GroupLevel {
     }
 }
 
-/// Reads the CPU time used: a line `usage_usec N`; `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ …` in ticks; or N in nanoseconds.
+/// Reads the CPU time used: a line `usage_usec N`, or N in nanoseconds.
 fn parse_nanos(text: &str) -> Option<u64> {
-    if let Some(micros) = text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
-        return micros.parse::<u64>().ok()?.checked_mul(1_000);
+    match text.lines().find_map(|line| line.strip_prefix("usage_usec ")) {
+        Some(micros) => micros.parse::<u64>().ok()?.checked_mul(1_000),
+        None => text.trim_end().parse().ok(),
     }
-    let Some(ticks) = text.strip_prefix("cpu ") else { return text.trim_end().parse().ok() };
-    let mut ticks = ticks.lines().next()?.split_whitespace().map(|ticks| ticks.parse::<u64>().ok());
-    let [user, nice, system, _idle, _iowait, irq, softirq] = std::array::from_fn(|_| ticks.next().flatten());
-    let busy = [user, nice, system, irq, softirq].into_iter().sum::<Option<u64>>()?;
-    busy.checked_mul(TICK_NANOS)
 }
-
-/// As every kernel reports times to programs.
-const TICK_NANOS: u64 = 10_000_000;
 
 /// Parses `QUOTA PERIOD`; `Some(None)` without a quota: `max` or -1. The kernel allows neither to be zero, and a share of
 /// zero is undefined.
@@ -169,11 +153,9 @@ fn open_cpu_list(
     let lists = own.iter().flat_map(ControlGroup::ancestors).flat_map(|directory| {
         ["cpuset.cpus.effective", "cpuset.effective_cpus"].map(|name| directory.join(name))
     });
-    let machine = root.join(ONLINE_CPUS);
+    let machine = root.join("sys/devices/system/cpu/online");
     lists.chain([machine]).find_map(|path| Pseudofile::open(path).ok())
 }
-
-const ONLINE_CPUS: &str = "sys/devices/system/cpu/online";
 
 /// Counts the CPUs in a list such as `0-3,8`.
 fn count_cpus(list: &str) -> Option<u64> {

@@ -11,12 +11,34 @@ mod sensors;
 mod usage_window;
 
 pub use machine::{read_machine_marks, read_resident_bytes};
-pub use sensors::{SignalSensors, work};
+pub use sensors::{SignalSampler, SignalSensors};
 
 pub use crate::engine::{HostSignals, Listen, SignalSource};
 
 use std::io;
 use std::path::Path;
+
+use crate::clock::Now;
+use crate::engine::Engine;
+
+/// The receiver of samples, which also selects the signals to sample.
+pub trait SignalSink: Send + Sync {
+    /// Returns the signals to sample now.
+    fn wanted_signals(&self) -> Vec<HostSignals>;
+
+    /// Takes a sample: waiting connections for an accept queue, else thousandths; `None` if it cannot be read.
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
+}
+
+impl SignalSink for Engine {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
+        self.required_host_signals()
+    }
+
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
+        Engine::record_host_signal(self, pool, signal, reading, now);
+    }
+}
 
 /// Why a signal cannot be sampled. Repeated equal errors are logged once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,17 +3,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use sysinfo::{CpuRefreshKind, System};
 use tracing::{info, warn};
 
 use super::SignalError;
 use super::accept_queue::{AcceptQueue, SockDiag};
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
-use super::{HostSignals, SignalSource};
+use super::usage_window::UsageWindow;
+use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::Engine;
 
 /// The sensors of all wanted signals.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub struct SignalSensors {
     root: PathBuf,
     sensors: Vec<Sensor>,
     sockets: SockDiag,
+    /// The machine's CPUs, while a signal needs them.
+    cpu: Option<Cpu>,
     /// When the shares were last sampled.
     last: Option<Timestamp>,
 }
@@ -31,19 +35,15 @@ impl SignalSensors {
         SignalSensors { root: root.into(), ..SignalSensors::default() }
     }
 
-    /// Samples the signals that are due: accept queues on each call, shares once a second, as often as it also gets the `wanted`
-    /// signals. `add` takes a pool, a signal, and its sample: waiting connections for an accept queue, else thousandths; `None` if
-    /// it cannot be read.
-    pub fn sample(
-        &mut self,
-        wanted: impl FnOnce() -> Vec<HostSignals>,
-        now: Now,
-        mut add: impl FnMut(&str, &str, Option<u32>),
-    ) {
+    /// Samples the signals that are due: accept queues on each call, shares once a second. Once a second it also updates
+    /// the set of wanted signals.
+    pub fn sample(&mut self, readings: &dyn SignalSink, now: Now) {
         let shares_due = self.last.is_none_or(|last| now.at.since(last) >= SHARE_INTERVAL);
+        let mut cpu = Ok(None);
         if shares_due {
             self.last = Some(now.at);
-            self.update_sensors(wanted());
+            self.update_sensors(readings);
+            cpu = self.cpu.as_mut().map_or(Ok(None), |cpu| cpu.read(now));
         }
         for sensor in &mut self.sensors {
             let pid = sensor.wanted.pid;
@@ -52,12 +52,9 @@ impl SignalSensors {
                 _ if !shares_due => continue,
                 Probe::Pressure(pressure) => pressure.read(&self.root, pid, now),
                 Probe::CpuQuota(quota) => quota.read(&self.root, pid, now),
-                Probe::Cpu(cpu) => cpu.read_highest_share(now).map_err(|_| SignalError::NoCpuTime),
+                Probe::Cpu => cpu.clone(),
             };
-            if let Some(sample) = sample.transpose() {
-                add(&sensor.wanted.pool, &sensor.wanted.signal, sample.as_ref().ok().copied());
-                sensor.log(sample.err(), now);
-            }
+            sensor.report(sample, readings, now);
         }
     }
 
@@ -71,13 +68,15 @@ impl SignalSensors {
     }
 
     /// Creates and drops sensors to match the wanted signals. Existing sensors keep their state.
-    fn update_sensors(&mut self, wanted: Vec<HostSignals>) {
+    fn update_sensors(&mut self, readings: &dyn SignalSink) {
         let mut before = std::mem::take(&mut self.sensors);
-        for wanted in wanted {
+        for wanted in readings.wanted_signals() {
             let known = before.iter_mut().position(|sensor| sensor.matches_and_update(&wanted));
-            let known = known.map(|known| before.swap_remove(known));
-            self.sensors.extend(known.or_else(|| Sensor::new(wanted, &self.root)));
+            let sensor = known.map(|known| before.swap_remove(known)).or_else(|| Sensor::new(wanted));
+            self.sensors.extend(sensor);
         }
+        let needs_cpu = self.sensors.iter().any(|sensor| matches!(sensor.probe, Probe::Cpu));
+        self.cpu = needs_cpu.then(|| self.cpu.take().unwrap_or_else(Cpu::new));
     }
 }
 
@@ -94,19 +93,19 @@ enum Probe {
     AcceptQueue(AcceptQueue),
     Pressure(Pressure),
     CpuQuota(CpuQuota),
-    Cpu(CpuQuota),
+    Cpu,
 }
 
 impl Sensor {
     /// Makes a sensor; `None` for a signal that the application pushes.
-    fn new(wanted: HostSignals, root: &Path) -> Option<Sensor> {
+    fn new(wanted: HostSignals) -> Option<Sensor> {
         let probe = match &wanted.source {
             SignalSource::AcceptQueue(listen) => Probe::AcceptQueue(AcceptQueue::new(listen.clone())),
             SignalSource::CpuPressure => Probe::Pressure(Pressure::new(Resource::Cpu)),
             SignalSource::MemoryPressure => Probe::Pressure(Pressure::new(Resource::Memory)),
             SignalSource::IoPressure => Probe::Pressure(Pressure::new(Resource::Io)),
             SignalSource::CpuQuota => Probe::CpuQuota(CpuQuota::default()),
-            SignalSource::Cpu => Probe::Cpu(CpuQuota::of_machine(root)),
+            SignalSource::Cpu => Probe::Cpu,
             SignalSource::Pushed => return None,
         };
         Some(Sensor { wanted, probe, logged: None, logged_at: None })
@@ -123,9 +122,15 @@ impl Sensor {
         same
     }
 
-    /// Logs an error that differs from the last one, or its end.
-    fn log(&mut self, error: Option<SignalError>, now: Now) {
+    /// Passes a sample to `readings`, and logs an error that differs from the last one, or its end.
+    fn report(&mut self, sample: Result<Option<u32>, SignalError>, readings: &dyn SignalSink, now: Now) {
         let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
+        let (value, error) = match sample {
+            Ok(None) => return,
+            Ok(value) => (value, None),
+            Err(error) => (None, Some(error)),
+        };
+        readings.add_sample(pool, signal, value, now);
         let throttled = self.logged_at.is_some_and(|logged| now.at.since(logged) < LOG_INTERVAL_MIN);
         if self.logged == error || throttled {
             return;
@@ -150,15 +155,68 @@ const SHARE_INTERVAL: Duration = Duration::from_millis(875);
 /// Bounds the log of an application that starts and stops all the time.
 const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
-/// Returns the work of the sampling thread: it samples the signals of the engine's rules forever.
-pub fn work(engine: Arc<Engine>, clock: Arc<Clock>) -> impl FnMut() + Send + 'static {
-    move || {
-        let mut sensors = SignalSensors::new(Path::new("/"));
-        loop {
-            let now = clock.now();
-            let add = |pool: &str, signal: &str, sample| engine.record_host_signal(pool, signal, sample, now);
-            sensors.sample(|| engine.required_host_signals(), now, add);
-            std::thread::sleep(sensors.next_pause());
+/// The CPUs of the machine, all together.
+#[derive(Debug)]
+pub(super) struct Cpu {
+    system: Option<System>,
+    /// Busy time since the first sample, in nanoseconds, averaged over the CPUs.
+    busy_nanos: u64,
+    last: Option<Timestamp>,
+    window: UsageWindow,
+}
+
+impl Cpu {
+    pub(super) fn new() -> Cpu {
+        Cpu { system: System::new().ok(), busy_nanos: 0, last: None, window: UsageWindow::default() }
+    }
+
+    /// Returns the busy share of the time in thousandths; `None` until there are two samples.
+    pub(super) fn read(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
+        let system = self.system.as_mut().ok_or(SignalError::NoCpuTime)?;
+        system.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage());
+        let percent = system.global_cpu_usage();
+        if system.cpus().is_empty() || !percent.is_finite() {
+            return Err(SignalError::NoCpuTime);
+        }
+        // The first figure is the average since boot.
+        if let Some(last) = self.last.replace(now.at) {
+            let span = u64::try_from(now.at.since(last).as_nanos()).unwrap_or(u64::MAX);
+            let busy = (span / 1_000).saturating_mul(u64::from(to_thousandths(percent)));
+            self.busy_nanos = self.busy_nanos.saturating_add(busy);
+        }
+        Ok(self.window.push(now.at, self.busy_nanos).map(|share| share.thousandths_of(1, 1)))
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1 000")]
+fn to_thousandths(percent: f32) -> u32 {
+    (percent.clamp(0.0, 100.0) * 10.0).round() as u32
+}
+
+/// Samples signals until it is dropped.
+#[derive(Debug)]
+pub struct SignalSampler {
+    _stop: SyncSender<()>,
+}
+
+impl SignalSampler {
+    /// Makes a sampler and the work of its thread. The work ends after the sampler is dropped and the sample in progress,
+    /// whose duration is up to the kernel, is complete.
+    pub fn new(
+        readings: Arc<dyn SignalSink>,
+        clock: Arc<Clock>,
+    ) -> (SignalSampler, impl FnMut() + Send + 'static) {
+        let (stop, stopped) = sync_channel(0);
+        (SignalSampler { _stop: stop }, move || run(&*readings, &clock, &stopped))
+    }
+}
+
+fn run(readings: &dyn SignalSink, clock: &Clock, stopped: &Receiver<()>) {
+    let mut sensors = SignalSensors::new(Path::new("/"));
+    loop {
+        sensors.sample(readings, clock.now());
+        if stopped.recv_timeout(sensors.next_pause()) != Err(RecvTimeoutError::Timeout) {
+            return;
         }
     }
 }

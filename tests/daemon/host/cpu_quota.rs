@@ -201,17 +201,3 @@ fn restarts_measurement_after_gap() {
     assert_eq!(after(&mut machine, APP, 37_000_000), [], "a minute asleep is not a minute of load");
     assert_eq!(after(&mut machine, APP, 37_500_000), [Some(1_000)]);
 }
-
-#[test]
-fn measures_cpus_of_machine() {
-    let mut machine = Machine::new(&[("cpu", SignalSource::Cpu)], None);
-    assert_eq!(machine.sample(), [None], "/proc is not mounted");
-    machine.write("sys/devices/system/cpu/online", "0-3\n");
-    let mut after = |busy: u64| {
-        machine
-            .write("proc/stat", &format!("cpu  {busy} 10 20 {} 50 1 2 900 400 0\ncpu0 1 2 3 4\n", 7 * busy));
-        machine.sample()
-    };
-    assert_eq!(after(1_000), []);
-    assert_eq!(after(1_200), [Some(500)], "two of four CPUs, in ticks of 10 ms");
-}

@@ -4,8 +4,9 @@
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
 use rustix::net::{
@@ -15,7 +16,7 @@ use rustix::net::{
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::{Clock, Now};
 use tidegate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, PoolView};
-use tidegate::host::{Listen, SignalSensors, SignalSource};
+use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
 use tidegate::rules::read_text;
 
 use super::machine::FakeClient;
@@ -36,7 +37,8 @@ impl Reader {
 
     fn read(&mut self) -> Option<u32> {
         self.ticks += 1;
-        self.client.sample(&mut self.sensors, Now::at_nanos(self.ticks * 250_000_000))[0]
+        self.sensors.sample(&self.client, Now::at_nanos(self.ticks * 250_000_000));
+        self.client.observed()[0]
     }
 
     /// Reads until the expected value: a connection may take a moment to be established.
@@ -184,22 +186,60 @@ fn reads_accept_queue_of_unix_path() {
     wait_until("the file is left, but no process listens", || reader.read().is_none());
 }
 
+/// A machine on which a sample never ends.
+struct Stuck {
+    begun: Sender<()>,
+    never: Mutex<Receiver<()>>,
+}
+
+impl SignalSink for Stuck {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
+        self.begun.send(()).unwrap();
+        let _ = self.never.lock().unwrap().recv();
+        Vec::new()
+    }
+
+    fn add_sample(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+}
+
 #[test]
-fn samples_busy_thread() {
+fn sampler_drop_does_not_wait_for_sample() {
+    let ((begun, begins), (release, never)) = (channel(), channel());
+    let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
+    let (sampler, work) = SignalSampler::new(stuck, Arc::new(Clock::start()));
+    let thread = thread::spawn(work);
+    begins.recv().unwrap();
+    drop(sampler);
+    assert!(!thread.is_finished(), "the reading goes on");
+    drop(release);
+    thread.join().unwrap();
+}
+
+#[test]
+fn samples_busy_thread_until_dropped() {
     let wanted =
         [("cpu", SignalSource::Cpu), ("quota", SignalSource::CpuQuota), ("pushed", SignalSource::Pushed)];
-    let client = FakeClient::new(&wanted, Some(std::process::id()));
+    let client = Arc::new(FakeClient::new(&wanted, Some(std::process::id())));
     let burning = Arc::new(AtomicBool::new(true));
     let burner = thread::spawn({
         let burning = Arc::clone(&burning);
         move || while black_box(burning.load(Ordering::Relaxed)) {}
     });
-    let (mut sensors, clock) = (SignalSensors::new(Path::new("/")), Clock::start());
-    let mut seen = client.sample_by_name(&mut sensors, clock.now());
-    sleep(Duration::from_secs(1));
-    seen.extend(client.sample_by_name(&mut sensors, clock.now()));
+    let (sampler, work) = SignalSampler::new(client.clone(), Arc::new(Clock::start()));
+    let sampling = thread::spawn(work);
+    let mut seen = Vec::new();
+    for _ in 0..1_000 {
+        seen.extend(client.observed_by_name());
+        if seen.iter().filter(|(name, _)| name == "cpu").count() >= 2 {
+            break;
+        }
+        pause();
+    }
     burning.store(false, Ordering::Relaxed);
     burner.join().unwrap();
+    drop(sampler);
+    sampling.join().unwrap();
+    assert_eq!(Arc::strong_count(&client), 1, "the thread has ended");
     let of = |name: &str| {
         seen.iter().filter(|(signal, _)| signal == name).filter_map(|(_, reading)| *reading).max()
     };
@@ -228,8 +268,7 @@ fn after(engine: &Engine, sensors: &mut SignalSensors, ticks: std::ops::Range<u6
     let mut now = Now::default();
     for tick in ticks {
         now = Now::at_nanos(tick * 250_000_000);
-        let add = |pool: &str, signal: &str, sample| engine.record_host_signal(pool, signal, sample, now);
-        sensors.sample(|| engine.required_host_signals(), now, add);
+        sensors.sample(engine, now);
         engine.tick(now);
     }
     engine.pools(now).into_iter().find(|pool| &*pool.pool == "web").unwrap()
@@ -285,9 +324,8 @@ fn bounds_cpu_time_of_samples() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = everything(listener.local_addr().unwrap().port());
     let mut sensors = SignalSensors::new(Path::new("/"));
-    let sample = |sensors: &mut SignalSensors, tick: u64| {
-        client.sample(sensors, Now::at_nanos(tick * 250_000_000));
-    };
+    let sample =
+        |sensors: &mut SignalSensors, tick: u64| sensors.sample(&client, Now::at_nanos(tick * 250_000_000));
     // The first samples open files and count CPUs.
     (0..8).for_each(|tick| sample(&mut sensors, tick));
     let before = cpu_nanos();

@@ -1,9 +1,10 @@
 //! A machine of files in a temporary directory, a consumer of its samples, and its time.
 
 use crate::prelude::*;
+use std::sync::Mutex;
 use tempfile::TempDir;
 use tidegate::clock::Now;
-use tidegate::host::{HostSignals, SignalSensors, SignalSource};
+use tidegate::host::{HostSignals, SignalSensors, SignalSink, SignalSource};
 
 /// Files below a directory that stands for `/`.
 pub(crate) struct Machine {
@@ -34,9 +35,9 @@ impl Machine {
 
     /// Takes a sample, 1 s after the previous; empty if none is reported.
     pub(crate) fn sample(&mut self) -> Vec<Option<u32>> {
-        let now = Now::at_nanos(self.seconds * 1_000_000_000);
+        self.sensors.sample(&self.client, Now::at_nanos(self.seconds * 1_000_000_000));
         self.seconds += 1;
-        self.client.sample(&mut self.sensors, now)
+        self.client.observed()
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
@@ -44,42 +45,48 @@ impl Machine {
     }
 }
 
-/// The signals that pool `web` wants.
 #[derive(Default)]
 pub(crate) struct FakeClient {
-    wanted: Vec<HostSignals>,
+    wanted: Mutex<Vec<HostSignals>>,
+    observed: Mutex<Vec<(String, Option<u32>)>>,
 }
 
 impl FakeClient {
+    /// For pool `web`.
     pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> FakeClient {
-        let mut client = FakeClient::default();
+        let client = FakeClient::default();
         client.want(wanted, pid);
         client
     }
 
-    pub(crate) fn want(&mut self, wanted: &[(&str, SignalSource)], pid: Option<u32>) {
+    pub(crate) fn want(&self, wanted: &[(&str, SignalSource)], pid: Option<u32>) {
         let wanted = wanted.iter().map(|(signal, source)| HostSignals {
             pool: "web".into(),
             signal: (*signal).into(),
             source: source.clone(),
             pid,
         });
-        self.wanted = wanted.collect();
+        *self.wanted.lock().unwrap() = wanted.collect();
     }
 
-    /// Takes samples; empty if none is reported.
-    pub(crate) fn sample(&self, sensors: &mut SignalSensors, now: Now) -> Vec<Option<u32>> {
-        self.sample_by_name(sensors, now).into_iter().map(|(_, sample)| sample).collect()
+    /// Samples since the last call.
+    pub(crate) fn observed(&self) -> Vec<Option<u32>> {
+        self.observed.lock().unwrap().drain(..).map(|(_, reading)| reading).collect()
     }
 
-    /// Takes samples, with the signals' names.
-    pub(crate) fn sample_by_name(&self, sensors: &mut SignalSensors, now: Now) -> Vec<(String, Option<u32>)> {
-        let mut samples = Vec::new();
-        let add = |pool: &str, signal: &str, sample| {
-            assert_eq!(pool, "web");
-            samples.push((signal.to_owned(), sample));
-        };
-        sensors.sample(|| self.wanted.clone(), now, add);
-        samples
+    /// Samples since the last call, with the signals' names.
+    pub(crate) fn observed_by_name(&self) -> Vec<(String, Option<u32>)> {
+        std::mem::take(&mut *self.observed.lock().unwrap())
+    }
+}
+
+impl SignalSink for FakeClient {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
+        self.wanted.lock().unwrap().clone()
+    }
+
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, _: Now) {
+        assert_eq!(pool, "web");
+        self.observed.lock().unwrap().push((signal.to_owned(), reading));
     }
 }
