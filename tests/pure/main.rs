@@ -39,6 +39,7 @@ mod console;
 mod descriptors;
 mod diagnostics;
 mod docs_snippets;
+mod doctor;
 mod engine;
 mod fleet;
 mod fuzz;
