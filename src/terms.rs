@@ -174,23 +174,3 @@ pub fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     text.split_once(" (os error ").map_or_else(|| text.clone(), |(words, _)| words.to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{count, counted};
-
-    #[test]
-    fn separates_thousands() {
-        let table = [
-            (0, "0"),
-            (999, "999"),
-            (1_000, "1 000"),
-            (1_234_567, "1 234 567"),
-            (u64::MAX, "18 446 744 073 709 551 615"),
-        ];
-        for (number, expected) in table {
-            assert_eq!(count(number), expected);
-        }
-        assert_eq!([0_u32, 1, 2_000].map(|number| counted(number, "key")), ["0 keys", "1 key", "2 000 keys"]);
-    }
-}
