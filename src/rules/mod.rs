@@ -33,6 +33,7 @@ mod rows;
 mod rule;
 mod schema;
 mod set;
+#[doc(hidden)]
 pub mod shed;
 pub mod source;
 mod tree;

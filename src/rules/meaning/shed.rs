@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::suggest;
 use crate::rules::amount;
 use crate::rules::de::{self, Mapping};
-use crate::rules::file::{
-    BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
-};
+use crate::rules::file::{BrakeFields, CallersFields, Point, ShedFields, SignalFields};
 use crate::rules::percent::{self, Percent, WHOLE_SHARE};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::shed::{
@@ -15,7 +13,7 @@ use crate::rules::shed::{
     Workers,
 };
 use crate::rules::source::{Report, Span};
-use crate::rules::values::Name;
+use crate::rules::values::{Fraction, Name};
 use crate::rules::yaml::YamlNode;
 
 /// Reads an entry. Parts with errors are left out. `priorities` are those of its domain, highest first, of
@@ -29,7 +27,9 @@ pub(crate) fn shed(
     let mapping = Mapping(node);
     let part = |part: ShedPart| mapping.get(part.into()).map(Mapping);
     let callers = fields.callers.as_ref().and_then(|own| callers(own, mapping, report)).unwrap_or_default();
-    let queue_age_of = fields.queue_age.as_ref().zip(part(ShedPart::QueueAge));
+    if let Some((own, mapping)) = fields.queue_age.as_ref().zip(part(ShedPart::QueueAge)) {
+        doubt_queue_age(own, mapping, report);
+    }
     let workers_of = fields.workers.as_ref().zip(part(ShedPart::Workers));
     let signals = mapping.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
     let (name, at) = (fields.pool.0, mapping.at("pool"));
@@ -47,7 +47,7 @@ pub(crate) fn shed(
         position: report.source().position(at),
         slots: fields.slots.map(u32::from),
         callers,
-        queue_age: queue_age_of.map(|(own, mapping)| queue_age(own, mapping, report)),
+        queue_age: fields.queue_age,
         workers: workers_of.and_then(|(own, mapping)| workers(own, mapping, report)),
         brake: fields.brake.as_ref().and_then(|own| brake(own, report)),
         fleet: reserve,
@@ -93,35 +93,19 @@ fn callers(
     Some(CallerGrouping { by: names, rotate })
 }
 
-fn queue_age(own: &QueueAgeFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> QueueAge {
-    let default = QueueAge::default();
-    let queue_age = QueueAge {
-        mode: own.mode.unwrap_or_default(),
-        others: own.others.map_or(default.others, |others| others.0),
-        critical: own.critical.map_or(default.critical, |critical| critical.0),
-    };
-    if queue_age.critical < queue_age.others {
-        let at = mapping.at(if own.critical.is_some() { "critical" } else { "others" });
+/// Warns of a `queue_age` that refuses the most important requests first.
+fn doubt_queue_age(own: &QueueAge, mapping: Mapping<'_>, report: &mut Report<'_>) {
+    if own.critical.0 < own.others.0 {
+        let at = mapping.at(if mapping.has("critical") { "critical" } else { "others" });
         let help = "let `critical` be the longer of the two";
         report.warning(at, "the most important is refused sooner than the others", help);
     }
-    queue_age
 }
 
-fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Workers> {
-    let default = Workers::default();
-    let exact = own.stripe_exact.unwrap_or_default();
-    let workers = Workers {
-        mode: own.mode.unwrap_or_default(),
-        good: own.good.map_or(default.good, |good| good.0),
-        bad: own.bad.map_or(default.bad, |bad| bad.0),
-        after: own.after.map_or(default.after, |after| after.0),
-        full: own.full.map_or(default.full, |full| full.0),
-        leak: own.leak.map_or(if exact { (0, 1) } else { default.leak }, |leak| leak.0),
-        shed_critical: own.shed_critical.unwrap_or_default(),
-        stripe_exact: exact,
-    };
-    if exact && own.leak.is_some() {
+fn workers(own: &Workers, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Workers> {
+    let leak = if own.stripe_exact { Fraction((0, 1)) } else { own.leak };
+    let workers = Workers { leak, ..*own };
+    if own.stripe_exact && mapping.has("leak") {
         let help = "leave one of the two out: as it was published it has none";
         report.error(
             mapping.at("leak"),
@@ -130,18 +114,18 @@ fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -
         );
         return None;
     }
-    if workers.good >= workers.bad {
-        let at = mapping.at(if own.bad.is_some() { "bad" } else { "good" });
-        let [good, bad] = [workers.good, workers.bad].map(Percent);
+    if workers.good.0 >= workers.bad.0 {
+        let at = mapping.at(if mapping.has("bad") { "bad" } else { "good" });
+        let [good, bad] = [workers.good.0, workers.bad.0].map(Percent);
         let help = "the host recovers below `good` and sheds above `bad`: leave room in between";
         report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), help);
         return None;
     }
-    if workers.bad == WHOLE_SHARE {
+    if workers.bad.0 == WHOLE_SHARE {
         let message = "`bad: 100%`: no pool is busier than that, so nothing is refused";
         report.warning(mapping.at("bad"), message, "write less, such as 80%");
     }
-    if workers.full < FULL_CALM {
+    if workers.full.0 < FULL_CALM {
         let help = "write at least 60s; 120s is known to be calm";
         report.warning(mapping.at("full"), "shedding that turns up in less than 60s may swing", help);
     }
