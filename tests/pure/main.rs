@@ -47,6 +47,7 @@ mod generate;
 mod help;
 mod limit;
 mod memory_max;
+mod page;
 mod replay;
 mod rules;
 mod select;
