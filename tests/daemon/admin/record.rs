@@ -335,10 +335,17 @@ fn drops_and_counts_unread_records() {
         assert!(count > 0, "it goes on");
         text.extend_from_slice(&part[..count]);
         let text = String::from_utf8_lossy(&text);
+        let lines_queued = text.matches("a14").count() as f64;
         let report = text.lines().rfind(|line| line.starts_with("{\"report\"") && line.ends_with('}'))?;
         let report: Value = serde_json::from_str(report).unwrap();
-        (report["report"]["dropped"].as_f64() == Some(dropped)).then_some(())
+        (report["report"]["dropped"].as_f64() == Some(dropped) && lines_queued + dropped == 1_400.0)
+            .then_some(())
     });
+    // The queue, read, has room again.
+    for _ in 0..100 {
+        wire.ask(&large);
+    }
+    assert_eq!(scrape(&daemon).series["tidegate_recorded_dropped_total"], dropped);
 }
 
 #[test]
