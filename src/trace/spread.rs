@@ -31,7 +31,7 @@ impl<T> SampledCallers<T> {
         1 << self.halvings.min(63)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
 
