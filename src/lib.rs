@@ -15,7 +15,8 @@ pub mod fleet;
 pub mod host;
 #[doc(hidden)]
 pub mod limit;
-mod page;
+#[doc(hidden)]
+pub mod page;
 #[doc(hidden)]
 pub mod protocol;
 mod record;
@@ -27,4 +28,5 @@ pub mod state;
 pub mod sys;
 #[doc(hidden)]
 pub mod terms;
-mod trace;
+#[doc(hidden)]
+pub mod trace;

@@ -34,7 +34,7 @@ pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use listeners::{AdminSocket, LOG_TARGET, Listeners};
 pub use router::paths as page_paths;
-pub(crate) use status::{DaemonStatus, MissedStatus, NamedCounts, RuleStatus};
+pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub use status::{DomainInForce, RulesRecord, log_status};
 pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};

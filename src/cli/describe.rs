@@ -213,7 +213,7 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<Strin
         }),
         ShedPart::Workers => shed.workers.as_ref().map(|own| workers(names, own)),
         ShedPart::QueueAge => shed.queue_age.as_ref().map(|own| {
-            let [others, critical] = [own.others, own.critical].map(format_duration);
+            let [others, critical] = [own.others.0, own.critical.0].map(format_duration);
             match names.first() {
                 Some(name) => {
                     format!("refuses requests that waited more than {others}; {name} more than {critical}")
@@ -225,19 +225,19 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<Strin
 }
 
 fn workers(names: &[Box<str>], own: &Workers) -> String {
-    let [after, full] = [own.after, own.full].map(format_duration);
+    let [after, full] = [own.after.0, own.full.0].map(format_duration);
     let sheddable = names.get(usize::from(!own.shed_critical)..).unwrap_or_default();
     let order: Vec<_> = sheddable.iter().rev().map(|name| &**name).collect();
     let never = if own.shed_critical { String::new() } else { format!(", never {}", first(names)) };
-    let leak = match own.leak {
+    let leak = match own.leak.0 {
         (0, _) => "stays in between".to_owned(),
         (part, whole) => format!("recovers by {part}/{whole} a second in between"),
     };
     format!(
         "sheds above {} of the slots busy, recovers below {}, {leak}; at full load {after} to the first refusal and \
          {full} more to the last: {}{never}",
-        Percent(u32::from(own.bad)),
-        Percent(u32::from(own.good)),
+        Percent(own.bad.0),
+        Percent(own.good.0),
         order.join(", "),
     )
 }
@@ -287,17 +287,17 @@ pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
             with_rule(ShedPart::Brake, own.mode, json!({"bands_permille": own.bands}))
         }),
         "workers": shed.workers.as_ref().map(|own| with_rule(ShedPart::Workers, own.mode, json!({
-            "good_permille": own.good,
-            "bad_permille": own.bad,
-            "after_us": Micros::from(own.after).0,
-            "full_us": Micros::from(own.full).0,
-            "leak": [own.leak.0, own.leak.1],
+            "good_permille": own.good.0,
+            "bad_permille": own.bad.0,
+            "after_us": Micros::from(own.after.0).0,
+            "full_us": Micros::from(own.full.0).0,
+            "leak": own.leak.0,
             "shed_critical": own.shed_critical,
             "stripe_exact": own.stripe_exact,
         }))),
         "queue_age": shed.queue_age.as_ref().map(|own| with_rule(ShedPart::QueueAge, own.mode, json!({
-            "others_us": Micros::from(own.others).0,
-            "critical_us": Micros::from(own.critical).0,
+            "others_us": Micros::from(own.others.0).0,
+            "critical_us": Micros::from(own.critical.0).0,
         }))),
         "signals": shed.signals.iter().map(|signal| json!({
             "name": &*signal.name,

@@ -1,10 +1,10 @@
 //! `tidegate doctor`: finds problems on this host and suggests repairs. It changes nothing.
 
-mod daemon;
+pub mod daemon;
 mod files;
-mod machine;
-pub(super) mod reach;
-mod redis;
+pub mod machine;
+pub mod reach;
+pub mod redis;
 
 use std::fmt;
 use std::io::Write;
@@ -127,7 +127,7 @@ fn examine(args: &Args) -> Vec<Finding> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum FindingSeverity {
+pub enum FindingSeverity {
     Well,
     /// It works, but not as well as it could.
     Warning,
@@ -138,7 +138,7 @@ pub(super) enum FindingSeverity {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Finding {
+pub struct Finding {
     severity: FindingSeverity,
     /// The subject, in one or two words.
     what: &'static str,

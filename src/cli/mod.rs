@@ -9,7 +9,8 @@ mod client;
 mod completions;
 mod dashboard;
 mod describe;
-mod doctor;
+#[doc(hidden)]
+pub mod doctor;
 mod explain;
 mod fleet;
 mod generate;

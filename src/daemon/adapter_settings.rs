@@ -9,8 +9,7 @@ use serde::Deserialize;
 use super::settings::check_socket_path;
 use super::settings_file::PathText;
 use crate::adapters::{AdapterProtocol, Endpoint, HttpAuth};
-use crate::rules::de::{self, DeferredMap, FieldText, Mapping};
-use crate::rules::source::Report;
+use crate::rules::de::{DeferredMap, FieldText, FileNode};
 use crate::rules::values::{Name, read_from};
 use crate::rules::{ValueProblem, shown};
 
@@ -65,9 +64,8 @@ read_from! {
 /// so.
 pub(super) fn read(
     fields: AdaptersFields<'_>,
-    mapping: Mapping<'_>,
+    mapping: FileNode<'_>,
     directory: &Path,
-    report: &mut Report<'_>,
 ) -> Vec<(AdapterProtocol, Endpoint)> {
     let mut adapters = Vec::new();
     for (protocol, own) in [
@@ -76,7 +74,7 @@ pub(super) fn read(
         (AdapterProtocol::Envoy, fields.envoy),
     ] {
         let Some((own, node)) = own.zip(mapping.get(protocol.names().1)) else { continue };
-        adapters.extend(read_endpoint(protocol, own, Mapping(node), directory, report));
+        adapters.extend(read_endpoint(protocol, own, node, directory));
     }
     adapters
 }
@@ -84,29 +82,27 @@ pub(super) fn read(
 fn read_endpoint(
     mut protocol: AdapterProtocol,
     fields: EndpointFields<'_>,
-    mapping: Mapping<'_>,
+    mapping: FileNode<'_>,
     directory: &Path,
-    report: &mut Report<'_>,
 ) -> Option<(AdapterProtocol, Endpoint)> {
     let (_, name) = protocol.names();
-    let errors_before = report.errors();
+    let errors_before = mapping.report.errors();
     match (&mut protocol, fields.auth) {
         (AdapterProtocol::Http(auth), Some(own)) => {
-            let node = Mapping(mapping.get("auth").unwrap_or(mapping.0));
-            *auth = Some(HttpAuth { domain: own.domain.0.into(), attributes: attributes(node, report) });
+            let attributes = attributes(mapping.field("auth"));
+            *auth = Some(HttpAuth { domain: own.domain.0.into(), attributes });
         }
         (_, Some(_)) => {
-            report.error(mapping.at("auth"), "only `http` has `auth`", "leave it out");
+            mapping.error_at("auth", "only `http` has `auth`", "leave it out");
         }
         (_, None) => {}
     }
     let socket = fields.socket.map(|path| directory.join(path.0));
     if let Some(socket) = &socket {
-        report.settle(mapping.at("socket"), check_socket_path(socket));
+        mapping.field("socket").settle(check_socket_path(socket));
     }
     if socket.is_none() && fields.listen.is_none() && !mapping.has("socket") && !mapping.has("listen") {
-        report.error(
-            mapping.0.at,
+        mapping.error(
             format!("`{name}` needs `socket` or `listen`"),
             format!("write `socket: /run/tidegate/{name}.sock`"),
         );
@@ -114,7 +110,7 @@ fn read_endpoint(
     if fields.listen.is_some() && !(mapping.has("token_file") && mapping.has("domains")) {
         let message = "`listen` needs `token_file` and `domains`: over TCP no user is known";
         let help = "write both, or `socket` instead; make a token: (umask 077; openssl rand -hex 32 > FILE)";
-        report.error(mapping.at("listen"), message, help);
+        mapping.error_at("listen", message, help);
     }
     let endpoint = Endpoint {
         socket,
@@ -123,24 +119,24 @@ fn read_endpoint(
         domains: fields.domains.unwrap_or_default().into_iter().map(|name| name.0.into()).collect(),
         ..Endpoint::default()
     };
-    (report.errors() == errors_before).then_some((protocol, endpoint))
+    (mapping.report.errors() == errors_before).then_some((protocol, endpoint))
 }
 
-fn attributes(auth: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Box<str>, HeaderName)> {
+fn attributes(auth: FileNode<'_>) -> Vec<(Box<str>, HeaderName)> {
     let Some(attributes) = auth.get("attributes") else {
         let help = "write `attributes: {ip: X-Real-IP}`";
-        report.error(auth.0.at, "`auth` needs `attributes`", help);
+        auth.error("`auth` needs `attributes`", help);
         return Vec::new();
     };
     let mut read = Vec::new();
-    for (key, node) in Mapping(attributes).pairs() {
-        let name: Option<Name<'_>> = de::value(key, "attribute", report);
-        let header: Option<HeaderText> = de::value(node, "header", report);
+    for (key, node) in attributes.pairs() {
+        let name: Option<Name<'_>> = key.value("attribute");
+        let header: Option<HeaderText> = node.value("header");
         read.extend(name.zip(header).map(|(name, header)| (name.0.into(), header.0)));
     }
     if read.len() > ATTRIBUTES_MAX {
         let message = format!("`attributes` has {} names", read.len());
-        report.error(attributes.at, message, format!("write at most {ATTRIBUTES_MAX}"));
+        attributes.error(message, format!("write at most {ATTRIBUTES_MAX}"));
     }
     read
 }

@@ -13,8 +13,8 @@ use serde::Deserialize;
 
 use super::settings_file::PathText;
 use crate::fleet::link::{LinkOptions, Url};
-use crate::rules::de::{Mapping, Spanned};
-use crate::rules::source::{Report, about_file};
+use crate::rules::de::{FileNode, Spanned};
+use crate::rules::source::about_file;
 use crate::rules::values::{PercentText, Text};
 use crate::rules::{Domain, Problem, Severity, ValueProblem, shown};
 
@@ -46,24 +46,23 @@ pub struct RedisSettings {
 /// Checks the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
 pub(super) fn read(
     fields: &RedisFields<'_>,
-    mapping: Mapping<'_>,
+    mapping: FileNode<'_>,
     directory: &Path,
-    report: &mut Report<'_>,
 ) -> Option<RedisSettings> {
-    let urls = urls(fields, mapping, report);
-    let fleet_secret_file = secret(fields, mapping, directory, report);
+    let urls = urls(fields, mapping);
+    let fleet_secret_file = secret(fields, mapping, directory);
     let urls = urls?;
     let is_tls = urls.iter().any(Url::is_tls);
     if fields.ca_file.is_some() && !is_tls {
         let message = "`ca_file` is for TLS, and no url begins with rediss://";
         let help = "write rediss:// where Redis speaks TLS, or leave `ca_file` out";
-        report.warning(mapping.at("ca_file"), message, help);
+        mapping.warn_at("ca_file", message, help);
     }
     let cluster = fields.cluster.unwrap_or_default();
     if cluster && let Some(url) = urls.iter().find(|url| url.to_string().starts_with("unix:")) {
         let message = format!("the nodes of a cluster are reached by TCP, and {url} is a socket");
         let help = "write the urls of some nodes, or leave `cluster` out";
-        report.error(mapping.at("cluster"), message, help);
+        mapping.error_at("cluster", message, help);
     }
     let path = |path: Option<PathText<'_>>| path.map(|path| directory.join(path.0));
     Some(RedisSettings {
@@ -81,18 +80,18 @@ pub(super) fn read(
 }
 
 /// Reads one url under `url` or several under `urls`.
-fn urls(fields: &RedisFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
+fn urls(fields: &RedisFields<'_>, mapping: FileNode<'_>) -> Option<Vec<Url>> {
     let texts = match (&fields.url, &fields.urls) {
         (Some(_), Some(_)) => {
             let message = "`url` and `urls`: only one of them can hold";
-            report.error(mapping.at("urls"), message, "leave `url` out");
+            mapping.error_at("urls", message, "leave `url` out");
             return None;
         }
         (Some(one), None) => std::slice::from_ref(one),
         (None, Some(several)) => {
             if several.is_empty() || several.len() > URLS_MAX {
                 let message = format!("`urls` has {} entries", several.len());
-                report.error(mapping.at("urls"), message, format!("write 1 to {URLS_MAX}"));
+                mapping.error_at("urls", message, format!("write 1 to {URLS_MAX}"));
                 return None;
             }
             several
@@ -100,44 +99,39 @@ fn urls(fields: &RedisFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
         (None, None) => {
             if !mapping.has("url") && !mapping.has("urls") {
                 let help = "write `url: redis://127.0.0.1:6379`, or `urls` for several";
-                report.error(mapping.0.at, "`redis` needs `url`", help);
+                mapping.error("`redis` needs `url`", help);
             }
             return None;
         }
     };
     let mut urls = Vec::with_capacity(texts.len());
-    let errors_before = report.errors();
+    let errors_before = mapping.report.errors();
     for Spanned { at, value: Text(text) } in texts {
         // The errors of the url parser never repeat the text, which may contain a password.
         let read = text
             .parse::<Url>()
             .map_err(|error| ValueProblem::new(format!("no url of Redis: {error}"), EXAMPLE));
-        let Some(url) = report.settle(*at, read) else { continue };
+        let Some(url) = mapping.report.settle(*at, read) else { continue };
         if urls.contains(&url) {
-            report.error(*at, format!("{} is written twice", shown(text)), "keep one of the two");
+            mapping.report.error(*at, format!("{} is written twice", shown(text)), "keep one of the two");
         }
         if url.is_plain_beyond_loopback() {
             let message =
                 format!("{url} is plain text beyond this host: others on the way can read and change it");
-            report.warning(*at, message, "write rediss://, for TLS, or reach it by way of a tunnel");
+            mapping.report.warning(*at, message, "write rediss://, for TLS, or reach it by way of a tunnel");
         }
         urls.push(url);
     }
-    (report.errors() == errors_before).then_some(urls)
+    (mapping.report.errors() == errors_before).then_some(urls)
 }
 
-fn secret(
-    fields: &RedisFields<'_>,
-    mapping: Mapping<'_>,
-    directory: &Path,
-    report: &mut Report<'_>,
-) -> Option<PathBuf> {
+fn secret(fields: &RedisFields<'_>, mapping: FileNode<'_>, directory: &Path) -> Option<PathBuf> {
     match fields.fleet_secret_files.as_deref() {
         None => {
             if !mapping.has("fleet_secret_files") {
                 let message = "`redis` without `fleet_secret_files`: each host limits by itself";
                 let help = format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret"));
-                report.warning(mapping.0.at, message, help);
+                mapping.warn(message, help);
             }
             None
         }
@@ -145,7 +139,7 @@ fn secret(
         Some(paths) => {
             let message = format!("`fleet_secret_files` has {} entries, and takes one", paths.len());
             let help = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
-            report.error(mapping.at("fleet_secret_files"), message, help);
+            mapping.error_at("fleet_secret_files", message, help);
             None
         }
     }

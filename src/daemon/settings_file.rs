@@ -10,8 +10,8 @@ use super::adapter_settings::{self, AdaptersFields};
 use super::redis_settings::{self, RedisFields};
 use super::settings::{DomainSettings, LogFormat, Settings, Socket, check_socket_path};
 use crate::engine::FleetStatus;
-use crate::rules::de::{self, DeferredMap, FieldText, Mapping, Scalar};
-use crate::rules::source::{Report, Source, Span};
+use crate::rules::de::{self, DeferredMap, FieldText, FileNode, Scalar};
+use crate::rules::source::{Report, Source};
 use crate::rules::values::{Name, Text, read_from};
 use crate::rules::yaml::{self, Value};
 use crate::rules::{Mode, Problem, Scope, Severity, ValueProblem, amount, shown};
@@ -165,13 +165,14 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
         Ok(root) => root,
         Err(problem) => return (settings, vec![*problem]),
     };
-    let mut report = Report::new(source);
+    let report = Report::new(source);
+    let file = FileNode::new(&root, &report);
     // A file whose lines are all comments sets the defaults.
     if root.value != Value::Null
-        && let Some(fields) = de::read(&root, &mut report)
+        && let Some(fields) = file.read()
     {
         let directory = Path::new(&**source.file()).parent().unwrap_or(Path::new(""));
-        set_fields(fields, Mapping(&root), directory, &mut settings, &mut report);
+        set_fields(fields, file, directory, &mut settings);
     }
     (settings, report.into_problems())
 }
@@ -179,8 +180,9 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
 /// Whether a file holds settings rather than rules.
 pub(crate) fn holds_settings(source: &Source) -> bool {
     let Ok(root) = yaml::read(source) else { return false };
-    let root = Mapping(&root);
-    !root.has("domain") && !root.has("limits") && de::has_field::<SettingsFields<'_>>(root)
+    let report = Report::new(source);
+    let file = FileNode::new(&root, &report);
+    !file.has("domain") && !file.has("limits") && file.has_field_of::<SettingsFields<'_>>()
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {
@@ -194,14 +196,7 @@ const OPEN_METRICS: &str = "`metrics.listen` is every address of this host: the 
 const OPEN_METRICS_HELP: &str =
     "write the address of a network that only your monitoring reaches, or 127.0.0.1";
 
-fn set_fields(
-    fields: SettingsFields<'_>,
-    mapping: Mapping<'_>,
-    directory: &Path,
-    settings: &mut Settings,
-    report: &mut Report<'_>,
-) {
-    let part = |name: &str| Mapping(mapping.get(name).unwrap_or(mapping.0));
+fn set_fields(fields: SettingsFields<'_>, mapping: FileNode<'_>, directory: &Path, settings: &mut Settings) {
     set(&mut settings.mode, fields.mode);
     set(&mut settings.scope, fields.scope);
     set(&mut settings.rules, fields.rules.map(|path| directory.join(path.0)));
@@ -210,27 +205,27 @@ fn set_fields(
     set(&mut settings.memory_max_bytes, fields.memory.and_then(|memory| memory.max).map(|max| max.0));
     set(&mut settings.metrics, fields.metrics.and_then(|own| own.listen).map(|listen| Some(listen.0)));
     if settings.metrics.is_some_and(|listen| listen.ip().is_unspecified()) {
-        report.warning(part("metrics").at("listen"), OPEN_METRICS, OPEN_METRICS_HELP);
+        mapping.field("metrics").warn_at("listen", OPEN_METRICS, OPEN_METRICS_HELP);
     }
     if let Some(own) = fields.socket {
-        set_socket(&own, part("socket"), directory, &mut settings.socket, report);
+        set_socket(&own, mapping.field("socket"), directory, &mut settings.socket);
     }
     if let Some(own) = fields.connections {
         let max = own.max.map_or(settings.connections.max, |max| max.0);
         if own.per_user.is_some_and(|per_user| per_user.0 > max) {
             let message = format!("`per_user` is above `max`, which is {max}");
             let help = "one user can take all connections: write less";
-            report.warning(part("connections").at("per_user"), message, help);
+            mapping.field("connections").warn_at("per_user", message, help);
         }
         let per_user = own.per_user.map_or(settings.connections.per_user, |per_user| per_user.0).min(max);
         settings.connections = ConnectionLimits { max, per_user };
     }
     if let Some(own) = fields.admin {
-        let path = socket_path(own.socket, directory, part("admin").at("socket"), report);
+        let path = socket_path(own.socket, directory, mapping.field("admin").field("socket"));
         set(&mut settings.admin_socket, path.map(Some));
         if settings.admin_socket() == settings.socket.path {
             let message = "`admin.socket` is the path of `socket`, where applications ask";
-            report.error(mapping.at("admin"), message, "write another path, or leave `admin` out");
+            mapping.error_at("admin", message, "write another path, or leave `admin` out");
         }
     }
     if let Some(own) = fields.log {
@@ -238,13 +233,13 @@ fn set_fields(
         set(&mut settings.log.level, own.level.map(|level| level.0));
     }
     if let Some(own) = fields.adapters {
-        settings.adapters = adapter_settings::read(own, part("adapters"), directory, report);
-        check_adapter_paths(settings, part("adapters"), report);
+        settings.adapters = adapter_settings::read(own, mapping.field("adapters"), directory);
+        check_adapter_paths(settings, mapping.field("adapters"));
     }
     settings.redis =
-        fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
+        fields.redis.and_then(|own| redis_settings::read(&own, mapping.field("redis"), directory));
     set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));
-    settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
+    settings.domains = named(mapping, "domains", |key, name, own: DomainFields| {
         let message = format!("no rules belong to the domain {}", shown(name));
         let help = "write it as the `domain` of a rules file, or leave it out".to_owned();
         DomainSettings {
@@ -252,24 +247,18 @@ fn set_fields(
             uids: numbers(own.uids),
             scope: own.scope,
             trusts_refunds: own.refunds == Some(Refunds::Trusted),
-            unknown: source.problem(Severity::Warning, at, message, help),
+            unknown: key.report.source().problem(Severity::Warning, key.at, message, help),
         }
     });
-    settings.pools = named(mapping, "pools", report, |name, _, own: PoolFields, _| PoolLimits {
+    settings.pools = named(mapping, "pools", |_, name, own: PoolFields| PoolLimits {
         name: name.into(),
         uids: numbers(own.uids),
         slots_max: own.slots_max.map(u32::from),
     });
 }
 
-fn set_socket(
-    fields: &SocketFields<'_>,
-    mapping: Mapping<'_>,
-    directory: &Path,
-    socket: &mut Socket,
-    report: &mut Report<'_>,
-) {
-    set(&mut socket.path, socket_path(fields.path, directory, mapping.at("path"), report));
+fn set_socket(fields: &SocketFields<'_>, mapping: FileNode<'_>, directory: &Path, socket: &mut Socket) {
+    set(&mut socket.path, socket_path(fields.path, directory, mapping.field("path")));
     if let Some(Permissions(mode)) = fields.mode {
         socket.mode = mode;
         let whose = match (mode & 0o222, mode & 0o002) {
@@ -280,14 +269,14 @@ fn set_socket(
         if let Some(whose) = whose {
             let message = format!("{whose} may ask with mode {mode:04o}");
             let help = "write \"0660\", and a `group` that the applications are in";
-            report.warning(mapping.at("mode"), message, help);
+            mapping.warn_at("mode", message, help);
         }
     }
     socket.group = fields.group.as_ref().map(|group| group.0.to_owned());
 }
 
 /// Reports adapters on the path of another socket.
-fn check_adapter_paths(settings: &Settings, mapping: Mapping<'_>, report: &mut Report<'_>) {
+fn check_adapter_paths(settings: &Settings, mapping: FileNode<'_>) {
     let admin = settings.admin_socket();
     let mut taken = vec![("socket", &*settings.socket.path), ("admin.socket", &*admin)];
     for (protocol, endpoint) in &settings.adapters {
@@ -295,7 +284,7 @@ fn check_adapter_paths(settings: &Settings, mapping: Mapping<'_>, report: &mut R
         let (_, name) = protocol.names();
         if let Some((other, _)) = taken.iter().find(|(_, other)| *other == path) {
             let message = format!("the socket of `{name}` has the path of `{other}`");
-            report.error(mapping.at(name), message, "write a path of its own");
+            mapping.error_at(name, message, "write a path of its own");
         }
         taken.push((name, path));
     }
@@ -305,33 +294,27 @@ fn numbers(uids: Option<Vec<Uid>>) -> Vec<u32> {
     uids.unwrap_or_default().into_iter().map(|uid| uid.0).collect()
 }
 
-fn socket_path(
-    path: Option<PathText<'_>>,
-    directory: &Path,
-    at: Span,
-    report: &mut Report<'_>,
-) -> Option<std::path::PathBuf> {
+fn socket_path(path: Option<PathText<'_>>, directory: &Path, at: FileNode<'_>) -> Option<std::path::PathBuf> {
     let path = directory.join(path?.0);
-    report.settle(at, check_socket_path(&path))?;
+    at.settle(check_socket_path(&path))?;
     Some(path)
 }
 
 /// Reads a mapping of names to their settings.
 fn named<'n, F: Deserialize<'n>, T>(
-    mapping: Mapping<'n>,
+    mapping: FileNode<'n>,
     field: &'n str,
-    report: &mut Report<'_>,
-    make: impl Fn(&str, Span, F, &Source) -> T,
+    make: impl Fn(FileNode<'n>, &str, F) -> T,
 ) -> Vec<T> {
     let mut made = Vec::new();
     let mut seen: Vec<&str> = Vec::new();
-    for (key, node) in mapping.get(field).map_or(&[][..], |node| Mapping(node).pairs()) {
-        let name: Option<Name<'_>> = de::value(key, field, report);
-        let fields = de::read(node, report);
+    for (key, node) in mapping.get(field).into_iter().flat_map(FileNode::pairs) {
+        let name: Option<Name<'_>> = key.value(field);
+        let fields = node.read();
         let Some(Name(name)) = name else { continue };
-        report.is_new(key.at, name, seen.iter().copied(), field);
+        mapping.report.is_new(key.at, name, seen.iter().copied(), field);
         seen.push(name);
-        made.extend(fields.map(|fields| make(name, key.at, fields, report.source())));
+        made.extend(fields.map(|fields| make(key, name, fields)));
     }
     made
 }

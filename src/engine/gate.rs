@@ -153,7 +153,7 @@ impl Gate {
             return false;
         };
         let bound = if request.priority == Some(0) { bounds.critical } else { bounds.others };
-        queue_age::is_too_old(queued, bound)
+        queue_age::is_too_old(queued, bound.0)
     }
 
     /// The digest of the caller: the first attribute that names one.
@@ -201,15 +201,11 @@ impl PoolShedding {
     /// `mode_of`: the effective mode of a part, by its name and its written mode.
     pub(super) fn new(domain: &Domain, shed: &Shed, mode_of: impl Fn(&str, Mode) -> Mode) -> PoolShedding {
         let controller = shed.workers.as_ref().map_or_else(Controller::default, |workers| Controller {
-            good: f64::from(workers.good) / 1_000.0,
-            bad: f64::from(workers.bad) / 1_000.0,
-            after: workers.after.as_secs_f64(),
-            full: workers.full.as_secs_f64(),
-            leak: if workers.stripe_exact {
-                0.0
-            } else {
-                f64::from(workers.leak.0) / f64::from(workers.leak.1.max(1))
-            },
+            good: f64::from(workers.good.0) / 1_000.0,
+            bad: f64::from(workers.bad.0) / 1_000.0,
+            after: workers.after.0.as_secs_f64(),
+            full: workers.full.0.as_secs_f64(),
+            leak: f64::from(workers.leak.0.0) / f64::from(workers.leak.0.1),
         });
         let modes =
             ShedPart::ALL.map(|part| shed.mode(part).map(|mode| mode_of(&shed.rule_name(part), mode)));

@@ -8,10 +8,10 @@ use super::count;
 
 /// A line: its class in the style sheet, and the seconds before the right edge and the value of each point, the oldest
 /// first.
-pub(crate) type ChartLine = (&'static str, Vec<(f32, f32)>);
+pub type ChartLine = (&'static str, Vec<(f32, f32)>);
 
 /// Draws lines over some seconds and between two values. `label` describes them in words.
-pub(crate) fn draw_lines(
+pub fn draw_lines(
     class: &str,
     label: &str,
     seconds: f32,
@@ -66,13 +66,13 @@ pub(crate) fn legend(lines: &[(&str, &str)]) -> Markup {
 }
 
 /// Returns the largest value of some lines, at least `least`: the top of a chart.
-pub(crate) fn largest(lines: &[ChartLine], least: f32) -> f32 {
+pub fn largest(lines: &[ChartLine], least: f32) -> f32 {
     lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
 /// Draws the number of values in each range, from 1 to `last`, on a scale up to `top`; and a marked value. Positions
 /// are percentages of the width, so that text has the same size on narrow and wide screens.
-pub(crate) fn draw_bars(
+pub fn draw_bars(
     label: &str,
     bars: impl IntoIterator<Item = ((u64, u64), u64)>,
     (last, top): (u64, u64),
@@ -116,7 +116,7 @@ pub(crate) fn draw_bars(
 }
 
 /// Returns the edges of the bar of a value, two bars per octave: 1, 2, 3, 4, 6, 8, 12, 16 and so on. Zero counts as one.
-pub(crate) fn bar_edges(value: u64) -> (u64, u64) {
+pub fn bar_edges(value: u64) -> (u64, u64) {
     let value = value.max(1);
     let octave = 1_u64 << value.ilog2();
     let half = octave + octave / 2;
@@ -167,53 +167,3 @@ const GAP: f64 = 0.3;
 
 /// The most labels that fit side by side on a phone.
 const LABELS_MAX: usize = 7;
-
-#[cfg(test)]
-mod tests {
-    use super::{bar_edges, draw_bars, draw_lines, largest};
-
-    #[test]
-    fn draws_lines_by_time_and_splits_at_gaps() {
-        let lines = [("passed", vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)])];
-        assert_eq!(largest(&lines, 1.0), 9.0);
-        let chart = draw_lines("wide", "a < b", 600.0, (0.0, 1.0), &lines).into_string();
-        let line = "d=\"M0 98L5 2M300 50h1M600 2h1\"";
-        for part in ["aria-label=\"a &lt; b\"", line, "M0 100L0 98L5 2L5 100Z"] {
-            assert!(chart.contains(part), "{part}: {chart}");
-        }
-        let empty = draw_lines("wide", "", 0.0, (0.0, 0.0), &[("passed", vec![(0.0, 0.0)])]).into_string();
-        assert!(![chart, empty].iter().any(|chart| chart.contains("NaN") || chart.contains("inf")));
-    }
-
-    #[test]
-    fn assigns_each_value_one_bar() {
-        for value in 1..5_000 {
-            let (from, to) = bar_edges(value);
-            assert!(from <= value && value < to, "{value}: {from} to {to}");
-            assert!(
-                bar_edges(from) == (from, to) && bar_edges(to).0 == to,
-                "{value}: bars lie beside each other"
-            );
-        }
-        assert_eq!(
-            [0, 1, 2, 3, 4, 5, 6, 8, 12].map(|value| bar_edges(value).0),
-            [1, 1, 2, 3, 4, 4, 6, 8, 12]
-        );
-        assert_eq!(bar_edges(u64::MAX).1, u64::MAX);
-    }
-
-    #[test]
-    fn draws_bars_within_bounds_and_escapes_text() {
-        let bars = [((1, 2), 1_000), ((2, 3), 1), ((512, 768), 2)];
-        let chart = draw_bars("a < b", bars, (1_024, 1_000), (100, "limit <100>")).into_string();
-        let titles = ["<title>512 to 767: 2</title>", "<title>1: 1\u{202f}000<"];
-        for part in
-            ["limit &lt;100&gt;", "aria-label=\"a &lt; b\"", "x=\"0.00%\" y=\"13.00%\""].iter().chain(&titles)
-        {
-            assert!(chart.contains(part), "{part}: {chart}");
-        }
-        assert_eq!(chart.matches("<rect").count(), 3);
-        let empty = draw_bars("", [], (1, 0), (2, "")).into_string();
-        assert!(![chart, empty].iter().any(|chart| chart.contains("NaN") || chart.contains("inf")));
-    }
-}

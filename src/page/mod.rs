@@ -10,7 +10,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::terms::is_deceptive;
 
-pub(crate) use chart::{ChartLine, bar_edges, draw_bars, draw_lines, frame, largest, legend};
+pub use chart::{ChartLine, bar_edges, draw_bars, draw_lines, largest};
+pub(crate) use chart::{frame, legend};
 
 /// Returns a document with its style: light and dark, narrow and wide, screen and paper. Control characters, which
 /// names of files and clients may contain, are replaced.
@@ -75,7 +76,7 @@ pub(crate) fn nonce() -> String {
 
 /// Isolates a name from the direction of the text around it, because some scripts run right to left, and shortens it: a
 /// name in a file has no bound, a page needs one.
-pub(crate) fn name(name: &str) -> Markup {
+pub fn name(name: &str) -> Markup {
     let end = name.char_indices().nth(NAME_CHARS_MAX).map(|(end, _)| end);
     html! { bdi { (name.get(..end.unwrap_or(name.len())).unwrap_or_default()) @if end.is_some() { "…" } } }
 }
@@ -99,7 +100,7 @@ pub(crate) fn counted(number: u64, one: &str, more: &str) -> String {
 }
 
 /// Formats a rate per second with as many digits as are useful.
-pub(crate) fn rate(rate: f32) -> String {
+pub fn rate(rate: f32) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
     match rate {
         rate if rate >= 99.95 => count(rate.round() as u64),
@@ -109,40 +110,20 @@ pub(crate) fn rate(rate: f32) -> String {
     }
 }
 
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
 /// Formats bytes in KiB, or in MiB from 10 MiB on.
-pub(crate) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     let (shift, unit) = if bytes >= 10 << 20 { (20, "MiB") } else { (10, "KiB") };
     format!("{}\u{a0}{unit}", count(bytes >> shift))
 }
 
 /// Formats a duration in its two largest units.
-pub(crate) fn span(span: Duration) -> String {
+pub fn span(span: Duration) -> String {
     let all = humantime::format_duration(span).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 const NAME_CHARS_MAX: usize = 120;
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::{bytes, name, percent, rate, span};
-
-    #[test]
-    fn formats_numbers_with_useful_digits() {
-        let rates = [0.0, 0.001, 0.25, 1.0, 42.04, 99.94, 99.96, 1_234_567.0].map(rate);
-        assert_eq!(rates, ["0", "0.01", "0.25", "1.0", "42.0", "99.9", "100", "1\u{202f}234\u{202f}567"]);
-        assert_eq!(
-            [percent(0.824), bytes(2_048), bytes(64 << 20)],
-            ["82\u{a0}%", "2\u{a0}KiB", "64\u{a0}MiB"]
-        );
-        let long = name(&"é".repeat(500)).into_string();
-        assert_eq!((long.matches('é').count(), long.contains('…')), (120, true));
-        assert_eq!([0, 59, 3_600, 90_061].map(Duration::from_secs).map(span), ["0s", "59s", "1h", "1day 1h"]);
-    }
-}

@@ -223,39 +223,3 @@ const QUEUE_LINES_MAX: usize = 32_768;
 /// Payload bytes, in addition to about 100 bytes per entry. Requests of usual size reach the entry limit
 /// first; the largest requests reach this one.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::{QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
-    use crate::clock::Timestamp;
-    use crate::record::NotedKind;
-
-    fn note(recorder: &Recorder, what: NotedKind) {
-        recorder.note(Timestamp::ORIGIN, None, what);
-    }
-
-    #[test]
-    fn full_queue_drops_and_counts_until_it_has_room() {
-        let recorder = Arc::new(Recorder::default());
-        note(&recorder, NotedKind::Tick);
-        let reel = recorder.begin(None).unwrap();
-        for _ in 0..QUEUE_LINES_MAX + 5 {
-            note(&recorder, NotedKind::Tick);
-        }
-        assert_eq!((reel.dropped(), recorder.dropped()), (5, 5));
-        assert!(reel.next().is_some());
-        note(&recorder, NotedKind::Tick);
-        assert_eq!(reel.dropped(), 5);
-        assert_eq!(std::iter::from_fn(|| reel.next()).count(), QUEUE_LINES_MAX);
-        let large = || NotedKind::Charged(vec![0; QUEUE_BYTES_MAX / 4].into());
-        for _ in 0..6 {
-            note(&recorder, large());
-        }
-        assert_eq!(reel.dropped(), 7, "however few they are");
-        assert!(reel.next().is_some());
-        note(&recorder, large());
-        assert_eq!(reel.dropped(), 7);
-    }
-}

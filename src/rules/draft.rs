@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::de::{self, Mapping};
+use super::de::FileNode;
 use super::meaning::{self, ReadEntry, name_of};
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
@@ -38,9 +38,9 @@ impl Draft {
     }
 
     /// Adds an entry of a file that was read. An entry with errors reserves its name too.
-    pub(super) fn add(&mut self, node: &YamlNode, entry: ReadEntry, report: &mut Report<'_>) {
+    pub(super) fn add(&mut self, node: FileNode<'_>, entry: ReadEntry) {
         let what = if matches!(entry, ReadEntry::Rule(_)) { "rule" } else { "rule or entry" };
-        if !name_of(Mapping(node), "name").is_none_or(|(name, at)| self.take(name, at, what, report)) {
+        if !name_of(node, "name").is_none_or(|(name, at)| self.take(name, at, what, node.report)) {
             return;
         }
         let has_room = self.spans.len() <= RULES_MAX;
@@ -49,7 +49,7 @@ impl Draft {
                 let (rule, candidate) = *read;
                 self.contents.rules.push(rule);
                 if let Some((candidate, at)) = candidate
-                    && self.take(candidate.name.clone(), at, "rule", report)
+                    && self.take(candidate.name.clone(), at, "rule", node.report)
                 {
                     self.contents.rules.push(candidate);
                 }
@@ -59,36 +59,36 @@ impl Draft {
         }
     }
 
-    pub(super) fn add_priorities(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
+    pub(super) fn add_priorities(&mut self, file: FileNode<'_>) {
         if let Some(node) = file.get("priorities") {
-            let names = meaning::priorities(node, report);
+            let names = meaning::priorities(node);
             match &self.priorities {
                 Some((first, _)) => {
                     let help = format!("write them once in a domain; the first are at {first}");
-                    report.error(node.at, "a second `priorities` in the domain", help);
+                    node.error("a second `priorities` in the domain", help);
                 }
-                None => self.priorities = Some((report.source().position(node.at), names)),
+                None => self.priorities = Some((node.position(), names)),
             }
         }
-        let unread = |node: &YamlNode| (Arc::clone(report.source().file()), node.clone());
-        let (prioritize, room) = (de::items(file, "prioritize"), PRIORITIZE_MAX - self.prioritize.len());
-        self.prioritize.extend(prioritize.iter().take(room).map(unread));
-        let (sheds, room_of_sheds) = (de::items(file, "shed"), SHEDS_MAX - self.sheds.len());
-        self.sheds.extend(sheds.iter().take(room_of_sheds).map(unread));
-        if let Some(node) = prioritize.get(room) {
+        let unread = |node: FileNode<'_>| (Arc::clone(file.report.source().file()), node.node.clone());
+        let (mut prioritize, room) = (file.items("prioritize"), PRIORITIZE_MAX - self.prioritize.len());
+        self.prioritize.extend(prioritize.by_ref().take(room).map(unread));
+        let (mut sheds, room) = (file.items("shed"), SHEDS_MAX - self.sheds.len());
+        self.sheds.extend(sheds.by_ref().take(room).map(unread));
+        if let Some(node) = prioritize.next() {
             let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
             let help = "write lists of values, or send the priority with the request";
-            report.error(node.at, message, help);
+            node.error(message, help);
         }
-        if let Some(node) = sheds.get(room_of_sheds) {
+        if let Some(node) = sheds.next() {
             let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
             let help = "write an entry for each kind of process, not for each process";
-            report.error(node.at, message, help);
+            node.error(message, help);
         }
     }
 
     /// Adds a root node of the descriptor tree with its subtree.
-    pub(super) fn graft(&mut self, mut branch: Branch, report: &mut Report<'_>) {
+    pub(super) fn graft(&mut self, mut branch: Branch, report: &Report<'_>) {
         if let Some(first) = self.tops.get(&branch.text) {
             // Duplicates within one file are reported by its reader.
             if first.file != branch.position.file {
@@ -110,13 +110,7 @@ impl Draft {
 
     /// Reserves a name for the rule of a node. Two nodes may have the same readable name, as generated names
     /// can collide; the second one then gets a distinct name.
-    fn name_node(
-        &mut self,
-        path: &[&str],
-        position: &Position,
-        at: Span,
-        report: &mut Report<'_>,
-    ) -> Box<str> {
+    fn name_node(&mut self, path: &[&str], position: &Position, at: Span, report: &Report<'_>) -> Box<str> {
         let readable = rule_name(path);
         let is_taken = self.nodes.contains_key(&readable);
         let name = if is_taken { rule_name_apart(path) } else { readable };
@@ -143,7 +137,7 @@ impl Draft {
     }
 
     /// Reserves a name; reports a duplicate and returns `false`.
-    fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &mut Report<'_>) -> bool {
+    fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &Report<'_>) -> bool {
         if let Some(first) = self.spans.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
             let message =
                 format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
@@ -175,15 +169,16 @@ impl Draft {
             None => unreachable!("an entry is of a file that was read: its requests would not be limited"),
         };
         for (file, node) in std::mem::take(&mut self.prioritize) {
-            let mut report = report_of(&file);
+            let report = report_of(&file);
+            let node = FileNode::new(&node, &report);
             if std::mem::take(&mut lacks_names) {
                 let help = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
-                report.error(node.at, "`prioritize` without `priorities`", help);
+                node.error("`prioritize` without `priorities`", help);
             }
-            let entry = meaning::prioritize(&node, known, &mut report);
+            let entry = meaning::prioritize(node, known);
             if let Some(first) = &all {
                 let help = format!("the entry at {first} has no `match` and takes all: move it to the end");
-                report.warning(node.at, "no request comes this far in `prioritize`", help);
+                node.warn("no request comes this far in `prioritize`", help);
             }
             if let Some(entry) = entry {
                 all = all.or_else(|| entry.conditions.is_empty().then(|| entry.position.clone()));
@@ -192,8 +187,9 @@ impl Draft {
             problems.extend(report.into_problems());
         }
         for (file, node) in std::mem::take(&mut self.sheds) {
-            let mut report = report_of(&file);
-            self.contents.sheds.extend(meaning::shed(&node, names.as_deref(), &mut report));
+            let report = report_of(&file);
+            let node = FileNode::new(&node, &report);
+            self.contents.sheds.extend(meaning::shed(node, names.as_deref()));
             problems.extend(report.into_problems());
         }
         self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };
@@ -206,7 +202,7 @@ impl Draft {
         self.spans.get(name).map_or(Span::START, |(_, name_span)| *name_span)
     }
 
-    fn report_too_many(&self, at: Span, report: &mut Report<'_>) {
+    fn report_too_many(&self, at: Span, report: &Report<'_>) {
         let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
         report.error(at, message, "count by an attribute instead of listing its values");
     }

@@ -16,9 +16,7 @@ use super::values::{
 };
 use super::{FleetMode, Guard, Mode, OnMiss, REMOTE_CHECK_WAIT_MAX_MILLIS, RefundOn, RefusedCost, Scope};
 use crate::limit::share::Fallback;
-pub(super) use shed::{
-    BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
-};
+pub(super) use shed::{BrakeFields, CallersFields, Point, ShedFields, SignalFields};
 
 /// A rules file.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -446,7 +444,7 @@ const NAME: &str = "its name in replies, logs and metrics; unique in its domain"
 
 const MATCH: &str = "the attributes that a request must have, all of them, and of a list any value; see Matching. Default: all requests.";
 
-const MODE: &str =
+pub(super) const MODE: &str =
     "whether refusals are enforced, only counted, or the rule is not checked. Default: `enforce`.";
 
 const HELP: &str = "one line that a refused caller is shown, at most 512 bytes: a link as a rule";

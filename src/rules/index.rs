@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use arrayvec::ArrayVec;
 
-use super::finder::{Anchor, Finder, length_bit};
+use super::finder::{Anchor, Finder};
 use super::names::RuleNames;
 use super::{Condition, Domain, Glob, KeyPart, ListedEntry, Pattern, Priorities, Rule, fold};
 
@@ -390,6 +390,12 @@ impl Matcher {
             || !self.any_case.is_empty()
                 && fold::with_lowercase(value, |value| self.any_case.iter().any(|glob| glob.matches(value)))
     }
+}
+
+/// One bit per length of a text, the last for all greater ones.
+#[inline]
+fn length_bit(value: &str) -> u64 {
+    1 << value.len().min(63)
 }
 
 /// Far more lists than one request can match.

@@ -64,7 +64,7 @@ struct Lints<'s> {
 impl Lints<'_> {
     fn warn(&mut self, file: &Arc<str>, at: Span, message: String, help: impl Into<String>) {
         let Some(source) = self.sources.get(file) else { return };
-        let mut report = Report::new(source);
+        let report = Report::new(source);
         report.warning(at, message, help);
         self.problems.extend(report.into_problems());
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::contents::{OpenFiles, visible};
-use super::de::{self, Mapping};
+use super::de::FileNode;
 use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
@@ -233,8 +233,8 @@ impl FileReading<'_> {
     fn source(&mut self, source: Source) {
         match yaml::read(&source) {
             Ok(root) => {
-                let mut report = Report::new(&source);
-                self.rules(&root, &mut report);
+                let report = Report::new(&source);
+                self.rules(FileNode::new(&root, &report));
                 self.loaded.problems.extend(report.into_problems());
             }
             Err(problem) => {
@@ -245,58 +245,54 @@ impl FileReading<'_> {
         self.sources.push(source);
     }
 
-    fn rules(&mut self, root: &yaml::YamlNode, report: &mut Report<'_>) {
-        if root.value == yaml::Value::Null {
-            report.error(
-                root.at,
-                "the file is empty",
-                "write `domain: NAME` and `limits:`, or remove the file",
-            );
+    fn rules(&mut self, file: FileNode<'_>) {
+        let report = file.report;
+        if file.value == yaml::Value::Null {
+            file.error("the file is empty", "write `domain: NAME` and `limits:`, or remove the file");
             self.spoil(report.source().file(), "");
             return;
         }
-        let fields: Option<RulesFile<'_>> = de::read(root, report);
-        let file = Mapping(root);
+        let fields: Option<RulesFile<'_>> = file.read();
         let domain = fields.as_ref().map(|fields| fields.domain.0);
         let defaults = fields.as_ref().and_then(|fields| fields.defaults.as_ref());
         let given = DefaultScope::new(self.scopes, domain, defaults);
-        let entries = meaning::entries(file, given, report);
-        let branches = meaning::descriptors(de::items(file, "descriptors"), given, report);
+        let entries = meaning::entries(file, given);
+        let branches = meaning::descriptors(file, given);
         let Some(name) = domain else {
-            de::items(file, "shed").iter().for_each(|node| drop(meaning::shed(node, None, report)));
+            file.items("shed").for_each(|node| drop(meaning::shed(node, None)));
             return self.spoil(report.source().file(), "");
         };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let help = "write fewer domains, and tell tenants apart by an attribute in `key`";
-            report.error(file.at("domain"), format!("more than {DOMAINS_MAX} domains"), help);
+            file.error_at("domain", format!("more than {DOMAINS_MAX} domains"), help);
         }
-        self.check_pools(file, report);
+        self.check_pools(file);
         self.draft(name, |draft| {
             for (node, entry) in entries {
-                draft.add(node, entry, report);
+                draft.add(node, entry);
             }
-            draft.add_priorities(file, report);
+            draft.add_priorities(file);
             branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
-        let is_empty = |field: &&str| de::items(file, field).is_empty();
+        let is_empty = |field: &&str| file.items(field).len() == 0;
         if ENTRIES.iter().all(is_empty) && !file.has("priorities") && report.errors() == 0 {
-            report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
+            file.warn("no rules in this file", "write `limits:` and a list of rules");
         }
     }
 
     /// Reports second `shed` entries for a pool: both would shed by the same slots.
-    fn check_pools(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
-        for node in de::items(file, "shed") {
-            let Some((pool, at)) = name_of(Mapping(node), "pool") else { continue };
+    fn check_pools(&mut self, file: FileNode<'_>) {
+        for node in file.items("shed") {
+            let Some((pool, at)) = name_of(node, "pool") else { continue };
             if let Some(first) = self.pools.get(&pool) {
                 let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
                 let help = format!("a pool is shed in one entry of one domain; the first is at {first}");
-                report.error(at, message, help);
+                node.report.error(at, message, help);
                 continue;
             }
-            self.pools.insert(pool, report.source().position(at));
+            self.pools.insert(pool, node.report.source().position(at));
         }
     }
 
@@ -332,7 +328,8 @@ pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
     let name = |line: &str| {
         let source = Source::new("", line.to_owned());
         let root = yaml::read(&source).ok()?;
-        let file: RulesFile<'_> = de::read(&root, &mut Report::new(&source))?;
+        let report = Report::new(&source);
+        let file: RulesFile<'_> = FileNode::new(&root, &report).read()?;
         Some(file.domain.0.to_owned())
     };
     text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()

@@ -8,7 +8,7 @@ mod quotas;
 mod shed;
 mod tree;
 
-use super::de::{self, Mapping};
+use super::de::{self, FileNode};
 use super::file::{
     CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields, RuleFields,
 };
@@ -16,7 +16,7 @@ use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
 use super::source::{Report, Span};
 use super::values::{Name, PercentText};
-use super::yaml::{Value, YamlNode};
+use super::yaml::Value;
 use super::{
     Condition, Guard, KeyPart, ListKind, ListedEntry, Mode, Prioritize, RefundOn, Rule, Transform, check_name,
 };
@@ -37,19 +37,15 @@ pub(super) enum ReadEntry {
 pub(super) type RuleAndCandidate = (Rule, Option<(Rule, Span)>);
 
 /// Reads the named entries of a file in its order, so that the first of two with the same name keeps it.
-pub(super) fn entries<'n>(
-    file: Mapping<'n>,
-    given: DefaultScope,
-    report: &mut Report<'_>,
-) -> Vec<(&'n YamlNode, ReadEntry)> {
+pub(super) fn entries(file: FileNode<'_>, given: DefaultScope) -> Vec<(FileNode<'_>, ReadEntry)> {
     let mut entries = Vec::new();
     for field in ["limits", "concurrency", "exempt", "deny"] {
-        for node in de::items(file, field) {
+        for node in file.items(field) {
             let entry = match field {
-                "limits" => ReadEntry::Rule(limit_rule(node, given, report).map(Box::new)),
-                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given, report).map(Box::new)),
-                "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt, report)),
-                _ => ReadEntry::Listed(listed(node, ListKind::Deny, report)),
+                "limits" => ReadEntry::Rule(limit_rule(node, given).map(Box::new)),
+                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given).map(Box::new)),
+                "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt)),
+                _ => ReadEntry::Listed(listed(node, ListKind::Deny)),
             };
             entries.push((node, entry));
         }
@@ -67,36 +63,32 @@ struct KindFields<'n> {
     max_over: Option<PercentText<0>>,
 }
 
-fn limit_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Option<RuleAndCandidate> {
-    let fields: RuleFields<'_> = de::read_whole(node, report)?;
-    let own = |key: &[KeyPart], report: &mut Report<'_>| KindFields {
+fn limit_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
+    let fields: RuleFields<'_> = node.read_whole()?;
+    let own = |key: &[KeyPart]| KindFields {
         algorithm: fields.algorithm.unwrap_or_default().into(),
-        admitted: limits::admitted(&fields, key, Mapping(node), report),
+        admitted: limits::admitted(&fields, key, node),
         unit: fields.unit,
         refund_on: fields.refund_on,
         max_over: fields.max_over,
     };
-    rule(&fields.common, own, Mapping(node), given, report)
+    rule(&fields.common, own, node, given)
 }
 
-fn concurrency_rule(
-    node: &YamlNode,
-    given: DefaultScope,
-    report: &mut Report<'_>,
-) -> Option<RuleAndCandidate> {
-    let fields: ConcurrencyFields<'_> = de::read_whole(node, report)?;
-    let own = |key: &[KeyPart], report: &mut Report<'_>| KindFields {
+fn concurrency_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
+    let fields: ConcurrencyFields<'_> = node.read_whole()?;
+    let own = |key: &[KeyPart]| KindFields {
         algorithm: "concurrency",
-        admitted: Some(limits::admitted_work(&fields, key, Mapping(node), report)),
+        admitted: Some(limits::admitted_work(&fields, key, node)),
         unit: None,
         refund_on: None,
         max_over: None,
     };
-    rule(&fields.common, own, Mapping(node), given, report)
+    rule(&fields.common, own, node, given)
 }
 
 /// Returns the name of an entry, even if the entry has errors.
-pub(super) fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Span)> {
+pub(super) fn name_of(mapping: FileNode<'_>, field: &str) -> Option<(Box<str>, Span)> {
     let node = mapping.get(field)?;
     let name = node.as_scalar().filter(|name| check_name(name, "").is_ok())?;
     Some((name.into(), node.at))
@@ -105,22 +97,21 @@ pub(super) fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Sp
 /// Makes a rule and its shadow rule. `own` reads the fields that are not common, given the key.
 fn rule<'n>(
     common: &CommonFields<'_>,
-    own: impl FnOnce(&[KeyPart], &mut Report<'_>) -> KindFields<'n>,
-    mapping: Mapping<'_>,
+    own: impl FnOnce(&[KeyPart]) -> KindFields<'n>,
+    mapping: FileNode<'_>,
     given: DefaultScope,
-    report: &mut Report<'_>,
 ) -> Option<RuleAndCandidate> {
-    let errors_before = report.errors();
-    let key = key(common, mapping, report)?;
-    let own = own(&key, report);
-    let conditions = conditions_of(mapping, report);
-    let fleet = fleet(common, &own, mapping, given, report);
-    let show_keys = show_keys(common, &key, report);
+    let errors_before = mapping.report.errors();
+    let key = key(common, mapping)?;
+    let own = own(&key);
+    let conditions = conditions_of(mapping);
+    let fleet = fleet(common, &own, mapping, given);
+    let show_keys = show_keys(common, &key, mapping.report);
     if common.guard == Some(Guard::Shadow) && key.is_empty() {
         let message = "`guard` counts callers, and `key: []` takes all for one";
-        report.warning(mapping.at("guard"), message, "leave `guard` out: it will never act");
+        mapping.warn_at("guard", message, "leave `guard` out: it will never act");
     }
-    let position = report.source().position(mapping.at("name"));
+    let position = mapping.field("name").position();
     let Admitted { limit, overrides, candidate, expires } = own.admitted?;
     let limit = match &fleet {
         Some(settings) => shared(limit, settings),
@@ -142,30 +133,28 @@ fn rule<'n>(
         fleet,
         ..Rule::new(common.name.0, position, limit)
     };
-    let candidate = candidate.map(|(limit, at)| (rule.candidate(limit, report.source().position(at)), at));
-    (report.errors() == errors_before).then_some((rule, candidate))
+    let candidate =
+        candidate.map(|(limit, at)| (rule.candidate(limit, mapping.report.source().position(at)), at));
+    (mapping.report.errors() == errors_before).then_some((rule, candidate))
 }
 
 /// Reads `match`; without it, all requests match.
-fn conditions_of(mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<Condition>> {
-    mapping.get("match").map_or(Some(Vec::new()), |node| conditions(node, report))
+fn conditions_of(mapping: FileNode<'_>) -> Option<Vec<Condition>> {
+    mapping.get("match").map_or(Some(Vec::new()), conditions)
 }
 
-fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> Option<ListedEntry> {
-    let errors_before = report.errors();
-    let mapping = Mapping(node);
+fn listed(node: FileNode<'_>, kind: ListKind) -> Option<ListedEntry> {
+    let errors_before = node.report.errors();
     let fields = match kind {
-        ListKind::Exempt => de::read(node, report).map(|ExemptFields { name, .. }| (name, None, None)),
-        ListKind::Deny => {
-            de::read(node, report).map(|DenyFields { name, mode, help, .. }| (name, mode, help))
-        }
+        ListKind::Exempt => node.read().map(|ExemptFields { name, .. }| (name, None, None)),
+        ListKind::Deny => node.read().map(|DenyFields { name, mode, help, .. }| (name, mode, help)),
     };
-    let conditions = conditions_of(mapping, report);
-    let at = mapping.at("name");
-    let listed = fields.zip(conditions).filter(|_| report.errors() == errors_before);
+    let conditions = conditions_of(node);
+    let at = node.field("name");
+    let listed = fields.zip(conditions).filter(|_| node.report.errors() == errors_before);
     let listed = listed.map(|((name, mode, help), conditions)| ListedEntry {
         name: name.0.into(),
-        position: report.source().position(at),
+        position: at.position(),
         kind,
         conditions,
         mode: mode.unwrap_or_default(),
@@ -177,36 +166,36 @@ fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> Option<Li
             ListKind::Exempt => format!("{name} exempts every request: no limit of this domain is reached"),
             ListKind::Deny => format!("{name} denies every request that is not exempt"),
         };
-        report.warning(at, message, "write a `match`, or remove the entry");
+        at.warn(message, "write a `match`, or remove the entry");
     }
     listed
 }
 
-fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<KeyPart>> {
+fn key(fields: &CommonFields<'_>, mapping: FileNode<'_>) -> Option<Vec<KeyPart>> {
     if fields.key.len() > KEY_ATTRIBUTES_MAX {
         let message = format!("`key` has {} attributes", fields.key.len());
-        report.error(mapping.at("key"), message, format!("write at most {KEY_ATTRIBUTES_MAX}"));
+        mapping.error_at("key", message, format!("write at most {KEY_ATTRIBUTES_MAX}"));
         return None;
     }
     let mut key: Vec<KeyPart> = Vec::with_capacity(fields.key.len());
-    let nodes = de::items(mapping, "key");
+    let nodes = mapping.items("key");
     for (entry, node) in fields.key.iter().zip(nodes) {
         let part = match &entry.value {
             KeyEntry::Text(attribute) => KeyPart::plain(attribute.0),
             KeyEntry::Mapping(part) => {
                 let bits = part.ipv6_prefix.map_or(0, u32::from);
-                let at = Mapping(node).at("ipv6_prefix");
+                let at = node.field("ipv6_prefix");
                 let ipv6_prefix = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
                 if ipv6_prefix.is_none() {
                     let help = format!(
                         "write a number of bits from 1 to {IPV6_BITS}, such as 64, which one network has"
                     );
-                    report.error(at, format!("an IPv6 address has no {bits} bits"), help);
+                    at.error(format!("an IPv6 address has no {bits} bits"), help);
                 }
                 if (1..PROVIDER_BITS).contains(&bits) {
                     let message =
                         format!("`ipv6_prefix: {bits}` counts the customers of whole providers as one");
-                    report.warning(at, message, "64 is one network; one customer may have 56 or 48");
+                    at.warn(message, "64 is one network; one customer may have 56 or 48");
                 }
                 let transform = Transform {
                     lowercase: part.lowercase.unwrap_or_default(),
@@ -216,14 +205,14 @@ fn key(fields: &CommonFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>)
             }
         };
         let known = key.iter().map(|known| &*known.attribute);
-        if report.is_new(Mapping(node).at("attribute"), &part.attribute, known, "key") {
+        if mapping.report.is_new(node.at("attribute"), &part.attribute, known, "key") {
             key.push(part);
         }
     }
     Some(key)
 }
 
-fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>) -> Vec<Box<str>> {
+fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &Report<'_>) -> Vec<Box<str>> {
     let mut shown_keys: Vec<Box<str>> = Vec::new();
     for item in fields.show_keys.iter().flatten() {
         let name = item.value.0;
@@ -238,45 +227,41 @@ fn show_keys(fields: &CommonFields<'_>, key: &[KeyPart], report: &mut Report<'_>
 }
 
 /// Reads the names of the priorities, highest first; `None` after errors.
-pub(super) fn priorities(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
-    let errors_before = report.errors();
+pub(super) fn priorities(node: FileNode<'_>) -> Option<Vec<Box<str>>> {
+    let errors_before = node.report.errors();
     // The reader of the file reports a value that is no list.
-    let Value::List(items) = &node.value else { return None };
-    if items.is_empty() {
+    let Value::List(_) = node.value else { return None };
+    let items = node.each();
+    if items.len() == 0 {
         let help = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
-        report.error(node.at, "`priorities` has an empty list", help);
+        node.error("`priorities` has an empty list", help);
     }
     if items.len() > PRIORITIES_MAX {
         let message = format!("`priorities` has {} names", items.len());
-        report.error(node.at, message, format!("write at most {PRIORITIES_MAX}: four are usual"));
+        node.error(message, format!("write at most {PRIORITIES_MAX}: four are usual"));
         return None;
     }
     let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
     for item in items {
-        let Some(Name(name)) = de::value(item, "priorities", report) else { continue };
-        if report.is_new(item.at, name, names.iter().map(|known| &**known), "priorities") {
+        let Some(Name(name)) = item.value("priorities") else { continue };
+        if node.report.is_new(item.at, name, names.iter().map(|known| &**known), "priorities") {
             names.push(name.into());
         }
     }
-    (report.errors() == errors_before).then_some(names)
+    (node.report.errors() == errors_before).then_some(names)
 }
 
 /// Reads an entry of `prioritize`. `names` are the priorities of its domain; `None` if they are unknown.
-pub(super) fn prioritize(
-    node: &YamlNode,
-    names: Option<&[Box<str>]>,
-    report: &mut Report<'_>,
-) -> Option<Prioritize> {
-    let fields: PrioritizeFields<'_> = de::read(node, report)?;
-    let mapping = Mapping(node);
-    let conditions = conditions_of(mapping, report)?;
+pub(super) fn prioritize(node: FileNode<'_>, names: Option<&[Box<str>]>) -> Option<Prioritize> {
+    let fields: PrioritizeFields<'_> = node.read()?;
+    let conditions = conditions_of(node)?;
     let (wanted, names) = (fields.priority.0, names?);
     let Some(priority) = names.iter().position(|name| **name == *wanted) else {
         let message = format!("unknown priority {}", shown(wanted));
-        report.error(mapping.at("priority"), message, suggest(wanted, names));
+        node.error_at("priority", message, suggest(wanted, names));
         return None;
     };
-    Some(Prioritize { position: report.source().position(node.at), conditions, priority })
+    Some(Prioritize { position: node.position(), conditions, priority })
 }
 
 fn suggest(name: &str, known: &[Box<str>]) -> String {

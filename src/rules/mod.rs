@@ -1,6 +1,7 @@
 //! Rules: the file as written, the compiled rule, the index that finds the rules of a request, and the rule
 //! set, which is swapped as a whole. This module knows nothing of the state of limits.
 
+mod affixes;
 pub(crate) mod amount;
 mod condition;
 mod contents;
@@ -27,13 +28,13 @@ mod network;
 pub(crate) mod open;
 mod parts;
 pub(crate) mod percent;
-mod prefixes;
 mod problem;
 mod rate_text;
 mod rows;
 mod rule;
 mod schema;
 mod set;
+#[doc(hidden)]
 pub mod shed;
 pub mod source;
 mod tree;

@@ -79,14 +79,3 @@ pub(super) fn of(share: u16, number: u32) -> u32 {
 pub(super) const WHOLE: u64 = 1_000;
 
 pub(crate) const WHOLE_SHARE: u16 = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use super::of;
-
-    #[test]
-    fn rounds_share_down() {
-        assert_eq!([of(100, 5), of(100, 19), of(125, 80), of(1_000, u32::MAX)], [0, 1, 10, u32::MAX]);
-        assert_eq!(of(10_000, u32::MAX), u32::MAX);
-    }
-}

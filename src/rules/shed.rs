@@ -3,9 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::condition::joined;
+use super::file::MODE;
 use super::percent::Percent;
 use super::rule::{RuleField, text};
+use super::values::{DAY, Fraction, PercentText, SECOND, Time};
 use super::words::span;
 use super::{Mode, Position};
 
@@ -39,35 +44,48 @@ pub struct CallerGrouping {
     pub(crate) rotate: Duration,
 }
 
-/// The `queue_age` part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename = "`queue_age`", default)]
+#[schemars(rename = "queue_age", extend("x-place" = "`queue_age`"))]
 pub struct QueueAge {
+    /// how long all but the most important may have waited, up to 60s. Default: `500ms`.
+    pub(crate) others: Age,
+    /// how long the most important may have waited, up to 60s. Default: `2500ms`.
+    pub(crate) critical: Age,
+    #[schemars(description = MODE)]
     pub(crate) mode: Mode,
-    /// Maximum queue age of all but the highest priority.
-    pub(crate) others: Duration,
-    /// Maximum queue age of the highest priority.
-    pub(crate) critical: Duration,
 }
 
-/// The `workers` part.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Longer waits reported by requests are not trusted.
+type Age = Time<1, { 60 * SECOND }>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename = "`workers`", default)]
+#[schemars(rename = "workers", extend("x-place" = "`workers`"))]
 pub struct Workers {
-    pub(crate) mode: Mode,
-    /// The share of busy slots, in thousandths, below which the shed probability falls.
-    pub(crate) good: u16,
-    /// The share of busy slots, in thousandths, above which it rises.
-    pub(crate) bad: u16,
-    /// Time from rest to the first refusal at full load.
-    pub(crate) after: Duration,
-    /// Time from the first refusal to the last at full load.
-    pub(crate) full: Duration,
-    /// The decrease per second between `good` and `bad`, as numerator and denominator.
-    pub(crate) leak: (u32, u32),
-    /// Whether the highest priority is also shed, last.
+    /// below this share of busy slots the host recovers. Default: `70%`.
+    pub(crate) good: PercentText,
+    /// above this share of busy slots it sheds more. Default: `80%`.
+    pub(crate) bad: PercentText,
+    /// at full load from rest, the time to the first refusal, 1s to 1day. Default: `28s`.
+    pub(crate) after: After,
+    /// at full load, the time from the first refusal to the last, 30s to 1day; less than 60s is warned of. Default: `120s`.
+    pub(crate) full: Full,
+    /// by how much it recovers in a second between `good` and `bad`: a fraction, or 0. Default: `1/1800`, with `stripe_exact` 0.
+    pub(crate) leak: Fraction,
+    /// whether the most important is shed as well, last. Default: `false`.
     pub(crate) shed_critical: bool,
-    /// The controller as published: no leak, and a new random number for each request.
+    /// the law as it was published: no leak, a fresh draw for each request. Default: `false`.
     pub(crate) stripe_exact: bool,
+    #[schemars(description = MODE)]
+    pub(crate) mode: Mode,
 }
+
+/// Shedding that starts after more than a day is no protection.
+type After = Time<SECOND, DAY>;
+
+/// Below 30 s the control loop is unstable, as its effect is measured about 5 s late.
+type Full = Time<{ 30 * SECOND }, DAY>;
 
 /// The `brake` part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,16 +214,16 @@ impl Shed {
 /// The forms in rules files.
 impl fmt::Display for QueueAge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let QueueAge { mode, others, critical } = *self;
+        let QueueAge { others: Time(others), critical: Time(critical), mode } = *self;
         write!(f, "{{others: {}, critical: {}, mode: {mode}}}", span(others), span(critical))
     }
 }
 
 impl fmt::Display for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Workers { mode, good, bad, after, full, leak: (part, whole), shed_critical, stripe_exact } =
-            *self;
-        let ([good, bad], [after, full]) = ([good, bad].map(Percent), [after, full].map(span));
+        let Workers { good, bad, after, full, leak, shed_critical, stripe_exact, mode } = *self;
+        let (part, whole) = leak.0;
+        let ([good, bad], [after, full]) = ([good.0, bad.0].map(Percent), [after.0, full.0].map(span));
         write!(f, "{{good: {good}, bad: {bad}, after: {after}, full: {full}, leak: {part}")?;
         f.write_str(&if part == 0 { String::new() } else { format!("/{whole}") })?;
         f.write_str(if shed_critical { ", shed_critical: true" } else { "" })?;
@@ -246,22 +264,22 @@ impl Default for CallerGrouping {
 
 impl Default for QueueAge {
     fn default() -> QueueAge {
-        let (others, critical) = (Duration::from_millis(500), Duration::from_millis(2_500));
-        QueueAge { mode: Mode::Enforce, others, critical }
+        let [others, critical] = [500, 2_500].map(|millis| Time(Duration::from_millis(millis)));
+        QueueAge { others, critical, mode: Mode::Enforce }
     }
 }
 
 impl Default for Workers {
     fn default() -> Workers {
         Workers {
-            mode: Mode::Enforce,
-            good: 700,
-            bad: 800,
-            after: Duration::from_secs(28),
-            full: Duration::from_secs(120),
-            leak: (1, 1_800),
+            good: PercentText(700),
+            bad: PercentText(800),
+            after: Time(Duration::from_secs(28)),
+            full: Time(Duration::from_secs(120)),
+            leak: Fraction((1, 1_800)),
             shed_critical: false,
             stripe_exact: false,
+            mode: Mode::Enforce,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A file in memory: name, text, and the problems found in it.
 
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -174,29 +175,29 @@ impl Source {
 #[derive(Debug)]
 pub struct Report<'s> {
     source: &'s Source,
-    problems: Vec<Problem>,
-    errors: usize,
+    problems: RefCell<Vec<Problem>>,
+    errors: Cell<usize>,
 }
 
 impl<'s> Report<'s> {
     pub(crate) fn new(source: &'s Source) -> Report<'s> {
-        Report { source, problems: Vec::new(), errors: 0 }
+        Report { source, problems: RefCell::default(), errors: Cell::default() }
     }
 
     pub(crate) fn source(&self) -> &'s Source {
         self.source
     }
 
-    pub(crate) fn error(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn error(&self, at: Span, message: impl Into<String>, help: impl Into<String>) {
         self.note(Severity::Error, at, message.into(), help.into());
     }
 
-    pub(crate) fn warning(&mut self, at: Span, message: impl Into<String>, help: impl Into<String>) {
+    pub(crate) fn warning(&self, at: Span, message: impl Into<String>, help: impl Into<String>) {
         self.note(Severity::Warning, at, message.into(), help.into());
     }
 
     /// Returns a valid value, or reports its error.
-    pub(crate) fn settle<T>(&mut self, at: Span, value: Result<T, ValueProblem>) -> Option<T> {
+    pub(crate) fn settle<T>(&self, at: Span, value: Result<T, ValueProblem>) -> Option<T> {
         match value {
             Ok(value) => Some(value),
             Err(wrong) => {
@@ -208,7 +209,7 @@ impl<'s> Report<'s> {
 
     /// Returns whether a name is not among the known ones of a field, or reports it.
     pub(crate) fn is_new<'k>(
-        &mut self,
+        &self,
         at: Span,
         name: &str,
         mut known: impl Iterator<Item = &'k str>,
@@ -222,25 +223,27 @@ impl<'s> Report<'s> {
     }
 
     /// Adds the problems of a file that belongs to this one.
-    pub(super) fn absorb(&mut self, problems: Vec<Problem>) {
-        self.errors += problems.iter().filter(|problem| problem.is_error()).count();
-        self.problems.extend(problems);
+    pub(super) fn absorb(&self, problems: Vec<Problem>) {
+        self.errors.update(|errors| errors + problems.iter().filter(|problem| problem.is_error()).count());
+        self.problems.borrow_mut().extend(problems);
     }
 
     pub(crate) fn errors(&self) -> usize {
-        self.errors
+        self.errors.get()
     }
 
     /// Returns all problems in file order.
-    pub(crate) fn into_problems(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
-        self.problems
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
+        let mut problems = self.problems.into_inner();
+        problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
+        problems
     }
 
-    fn note(&mut self, severity: Severity, at: Span, message: String, help: String) {
-        self.errors += usize::from(severity == Severity::Error);
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(self.source.problem(severity, at, message, help));
+    fn note(&self, severity: Severity, at: Span, message: String, help: String) {
+        self.errors.update(|errors| errors + usize::from(severity == Severity::Error));
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(self.source.problem(severity, at, message, help));
         }
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use arrayvec::{ArrayString, ArrayVec};
 use hashbrown::HashTable;
 
+use super::affixes::Affixes;
 use super::names::{RuleNames, hash};
-use super::prefixes::Prefixes;
 use super::source::Span;
 use super::{Glob, KeyPart, Position, Rule};
 
@@ -204,7 +204,7 @@ struct TreeLevel {
 #[derive(Debug)]
 struct Patterns {
     globs: Vec<(Glob, u32)>,
-    starts: Prefixes<usize>,
+    starts: Affixes<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,8 +264,10 @@ impl TreeLevel {
 
 impl Patterns {
     fn new(globs: Vec<(Glob, u32)>) -> Patterns {
-        let start = |glob: &Glob| glob.ends().map_or(Vec::new(), |(start, ..)| start.as_bytes().to_vec());
-        let starts = Prefixes::new(globs.iter().map(|(glob, _)| start(glob)).zip(0..).collect());
+        let mut starts = Affixes::default();
+        for (index, (glob, _)) in globs.iter().enumerate() {
+            starts.push(glob.ends().map_or("", |(start, ..)| start), index);
+        }
         Patterns { globs, starts }
     }
 
@@ -274,11 +276,10 @@ impl Patterns {
         #[allow(clippy::indexing_slicing, reason = "the places are those of the patterns")]
         let pattern = |index: usize| &self.globs[index];
         let mut first: Option<usize> = None;
-        self.starts.any(text.as_bytes(), |indices| {
+        for indices in self.starts.at_start(text) {
             let sooner = indices.iter().copied().take_while(|index| first.is_none_or(|first| *index < first));
             first = { sooner }.find(|index| pattern(*index).0.matches(text)).or(first);
-            first == Some(0)
-        });
+        }
         Some(pattern(first?).1)
     }
 }

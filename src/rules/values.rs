@@ -48,7 +48,7 @@ pub(super) struct Zone(pub(super) TimeZone);
 
 /// A duration within bounds in milliseconds, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Time<const LEAST: u64 = 0, const MOST: u64 = { u64::MAX }>(pub(super) Duration);
+pub(crate) struct Time<const LEAST: u64 = 0, const MOST: u64 = { u64::MAX }>(pub(crate) Duration);
 
 /// A percentage within bounds in thousandths, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(super) struct Max(pub(super) Option<NonZeroU32>);
 
 /// A fraction, as numerator and denominator: `1/1800`, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fraction(pub(super) (u32, u32));
+pub(crate) struct Fraction(pub(crate) (u32, u32));
 
 /// A number of requests in each window of a descriptor; 0 refuses all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
 #[derive(Debug, Default)]
-pub(super) struct StepCounts {
+pub struct StepCounts {
     first: Option<Timestamp>,
     /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
@@ -21,7 +21,7 @@ pub(super) struct StepCounts {
 
 impl StepCounts {
     /// Advances to `at`: closes the steps before it with the current totals.
-    pub(super) fn reach(&mut self, at: Timestamp, totals: impl FnOnce() -> Totals) {
+    pub fn reach(&mut self, at: Timestamp, totals: impl FnOnce() -> Totals) {
         let first = *self.first.get_or_insert(at);
         let passed = at.since(first).as_nanos();
         while self.widened < WIDENINGS.len() && passed / self.step().as_nanos() >= STEPS_MAX as u128 {
@@ -46,7 +46,7 @@ impl StepCounts {
         self.widened += 1;
     }
 
-    pub(super) fn end(&mut self, totals: &Totals) {
+    pub fn end(&mut self, totals: &Totals) {
         let sums = self.sums(totals);
         self.ends.push(sums);
     }
@@ -69,7 +69,7 @@ impl StepCounts {
     }
 
     /// Requests that passed a rule, were refused by it, or would have been, in each step.
-    pub(super) fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
+    pub fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
         let place = self.places.get(&(domain.into(), rule.into()));
         place.map(|place| self.in_each_step(*place)).unwrap_or_default()
     }
@@ -136,26 +136,3 @@ const WIDENINGS: [u8; 21] = [5, 2, 5, 2, 5, 2, 5, 2, 3, 2, 5, 2, 3, 2, 6, 2, 2, 
 
 /// Three years after 1970: later times are Unix times.
 const CALENDAR: Duration = Duration::from_secs(100_000_000);
-
-#[cfg(test)]
-mod tests {
-    use super::StepCounts;
-    use crate::clock::Timestamp;
-    use crate::engine::{RuleTotals, Totals};
-
-    #[test]
-    fn keeps_sums_when_counts_of_a_rule_fall() {
-        let totals = |pass| {
-            let rule = RuleTotals { domain: "api".into(), rule: "a".into(), pass, ..RuleTotals::default() };
-            Totals { rules: vec![rule], ..Totals::default() }
-        };
-        let mut course = StepCounts::default();
-        for (at, pass) in [(0, 0), (1, 7), (2, 9), (3, 2), (4, 5)] {
-            course.reach(Timestamp::from_nanos(at * 1_000_000), || totals(pass));
-        }
-        course.end(&totals(6));
-        let passes: Vec<u64> = course.of("api", "a").iter().map(|[pass, ..]| *pass).collect();
-        assert_eq!(passes, [2, 0, 0, 3, 1]);
-        assert!(course.of("api", "b").is_empty());
-    }
-}

@@ -14,7 +14,7 @@ use crate::rules::Rule;
 
 /// Callers by fingerprint. Halved, it keeps one in two of them.
 #[derive(Debug)]
-pub(crate) struct SampledCallers<T> {
+pub struct SampledCallers<T> {
     by_key: HashTable<(u64, T)>,
     /// One caller in 2 to this power is kept.
     halvings: u32,
@@ -54,7 +54,7 @@ impl<T> SampledCallers<T> {
     }
 
     /// Keeps one in two; returns the number removed.
-    pub(crate) fn halve(&mut self) -> usize {
+    pub fn halve(&mut self) -> usize {
         let before = self.by_key.len();
         self.halvings += 1;
         let halvings = self.halvings;
@@ -64,16 +64,16 @@ impl<T> SampledCallers<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct DemandByCaller {
+pub struct DemandByCaller {
     /// Zero: the rule has no windows.
     pub(super) window_nanos: u64,
-    pub(crate) callers: SampledCallers<CallerDemand>,
+    pub callers: SampledCallers<CallerDemand>,
     /// Units asked for in each closed window of each caller.
     windows: Histogram<u64>,
 }
 
 #[derive(Debug)]
-pub(crate) struct CallerDemand {
+pub struct CallerDemand {
     /// The number of its latest window, and the units asked for in it so far.
     window: u64,
     now: u64,
@@ -82,12 +82,12 @@ pub(crate) struct CallerDemand {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CallerDistribution {
+pub struct CallerDistribution {
     pub(crate) window_nanos: u64,
     /// One caller in this many was sampled.
-    pub(crate) one_in: u64,
+    pub one_in: u64,
     /// The most units of one window of each caller, ascending.
-    pub(crate) busiest: Vec<u64>,
+    pub busiest: Vec<u64>,
     /// Units per non-empty window of a caller, at each of [`QUANTILES`].
     pub(crate) windows: [u64; QUANTILES.len()],
 }
@@ -105,7 +105,7 @@ impl CallerDistribution {
 }
 
 /// The smallest of some ascending values such that at least this share of them is not above it.
-pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
+pub fn quantile(values: &[u64], share: f64) -> u64 {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -117,12 +117,12 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
 
 impl DemandByCaller {
     /// No callers yet, with windows of this length.
-    pub(crate) fn new(window_nanos: u64) -> DemandByCaller {
+    pub fn new(window_nanos: u64) -> DemandByCaller {
         DemandByCaller { window_nanos, callers: SampledCallers::one_in(1), windows: histogram() }
     }
 
     /// Records the cost of a request of this fingerprint; returns whether a caller was added.
-    pub(crate) fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
+    pub fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
         // Requests of cost 0 do not count.
         if self.window_nanos == 0 || cost == 0 {
             return false;
@@ -140,7 +140,7 @@ impl DemandByCaller {
         })
     }
 
-    pub(crate) fn shape(&self) -> Option<CallerDistribution> {
+    pub fn shape(&self) -> Option<CallerDistribution> {
         let mut windows = self.windows.clone();
         let mut busiest = Vec::with_capacity(self.callers.len());
         for caller in self.callers.iter() {
@@ -183,41 +183,3 @@ pub(crate) const KEPT_MAX: usize = 500_000;
 
 /// A share is seldom an exact float: 99.9 % of 1 000 is 999, not 1 000.
 const SLACK: f64 = 1e-6;
-
-#[cfg(test)]
-mod tests {
-    use super::{DemandByCaller, quantile};
-    use crate::clock::Timestamp;
-
-    #[test]
-    fn quantiles_are_observed_values() {
-        let thousand: Vec<u64> = (1..=1_000).collect();
-        let found = [0.5, 0.9, 0.99, 0.999, 1.0].map(|share| quantile(&thousand, share));
-        assert_eq!(found, [500, 900, 990, 999, 1_000]);
-        assert_eq!([0.5, 0.99, 1.0].map(|share| quantile(&[3, 7], share)), [3, 7, 7]);
-        assert_eq!((quantile(&[], 0.5), quantile(&[9], 0.001)), (0, 9));
-    }
-
-    #[test]
-    fn halved_sample_keeps_all_counts_of_its_callers() {
-        let mut callers = DemandByCaller::new(10);
-        // Keys as a hash gives them. Each caller comes as often as its group number in one window.
-        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        for number in 0..20_000 {
-            for _ in 0..=number % 10 {
-                callers.note(key(number), 2, Timestamp::from_nanos(7));
-            }
-            if number == 10_000 {
-                callers.callers.halve();
-            }
-        }
-        let kept = callers.callers.len();
-        assert!((9_000..11_000).contains(&kept), "{kept}");
-        let exact = callers.callers.by_key.iter().all(|(kept, caller)| {
-            (0..20_000).any(|number| key(number) == *kept && caller.now == 2 * (number % 10 + 1))
-        });
-        assert!(exact, "who came before it was halved and who came after");
-        let one_group = callers.callers.iter().filter(|caller| caller.now == 20).count();
-        assert!((800..1_200).contains(&one_group), "{one_group}");
-    }
-}

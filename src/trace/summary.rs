@@ -216,12 +216,12 @@ const SHOWN_MAX: usize = 10;
 
 /// Rows of cells. The first column is aligned left, the others right.
 #[derive(Debug)]
-pub(crate) struct TextTable {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
 impl TextTable {
-    pub(crate) fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> TextTable {
+    pub fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> TextTable {
         let headings = headings.iter().map(ToString::to_string).collect();
         TextTable { rows: std::iter::once(headings).chain(rows).collect() }
     }
@@ -238,7 +238,7 @@ impl TextTable {
 
     /// Returns the columns that fit into a width, each with its number and its padded cells. It leaves out columns in the order
     /// of `dispensable`, then shortens the cells of the first; it never shortens a number.
-    pub(crate) fn fit(&self, width: usize, dispensable: &[usize]) -> Vec<(usize, Vec<String>)> {
+    pub fn fit(&self, width: usize, dispensable: &[usize]) -> Vec<(usize, Vec<String>)> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let mut kept: Vec<(usize, usize)> = (0..columns).map(|column| (column, self.width(column))).collect();
         let others =
@@ -297,27 +297,5 @@ pub(super) fn difference(one: u64, other: u64) -> String {
         std::cmp::Ordering::Equal => "=".to_owned(),
         std::cmp::Ordering::Greater => format!("+{}", count(other - one)),
         std::cmp::Ordering::Less => format!("-{}", count(one - other)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::TextTable;
-
-    #[test]
-    fn leaves_out_columns_and_shortens_names_to_fit_a_width() {
-        let row = ["a-name-of-thirty-characters---", "1 000 000", "12", "3"].map(str::to_owned).to_vec();
-        let table = TextTable::new(&["rule", "passed", "refused", "spare"], std::iter::once(row));
-        let fitted = |width| {
-            let columns = table.fit(width, &[3, 1]);
-            let row: Vec<_> = columns.iter().map(|(_, cells)| cells[1].as_str()).collect();
-            row.join("  ")
-        };
-        assert_eq!(fitted(57), "a-name-of-thirty-characters---  1 000 000       12      3");
-        assert_eq!(fitted(47), "a-name-of-thirty-ch…  1 000 000       12      3");
-        assert_eq!(fitted(46), "a-name-of-thirty-characte…  1 000 000       12");
-        assert_eq!(fitted(39), "a-name-of-thirty-characters---       12");
-        assert_eq!(fitted(12), "a-…       12");
-        assert_eq!(fitted(3), "       12", "a number stays whole");
     }
 }

@@ -290,7 +290,7 @@ fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
     prop::collection::vec((prop::sample::select(&NAMES[..]), one_of(VALUES)), 0..9)
 }
 
-/// Few letters, and lengths around the eight bytes by which prefixes are compared.
+/// Few letters, so that one is often the prefix of another.
 fn prefix() -> impl Strategy<Value = String> {
     let letter = || prop::sample::select(&['\0', 'a', 'b', 'ÿ'][..]);
     let start = prop::sample::select(&["", "aaaaaaa"][..]);

@@ -9,7 +9,7 @@ use super::super::client::Client;
 use super::super::running::{self, RunningDaemon};
 use super::Finding;
 use super::reach::User;
-use crate::admin::{DaemonStatus, MissedStatus};
+use crate::admin::DaemonStatus;
 use crate::daemon::process;
 use crate::daemon::settings::Settings;
 use crate::engine::Mode;
@@ -140,7 +140,8 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::wrong("readiness", *reason, help));
     }
     if let Some(status) = status {
-        findings.extend(status.decided_alone().filter(|_| status.misses_many()).map(missed));
+        let missed_many = status.decided_alone().filter(|_| status.misses_many());
+        findings.extend(missed_many.map(|missed| self::missed(&missed.client, &missed.reason, missed.count)));
         findings.extend(of_status(&status, &reasons));
         findings.extend(shared_domains(&status, settings));
     }
@@ -148,10 +149,10 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
 }
 
 /// Reports decisions that clients made without the daemon, by their reason.
-fn missed(missed: &MissedStatus) -> Finding {
-    let decisions = counted(missed.count, "decision");
-    let message = format!("clients of {} made {decisions} without it: {}", missed.client, missed.reason);
-    let help = match &*missed.reason {
+pub fn missed(client: &str, reason: &str, count: u64) -> Finding {
+    let decisions = counted(count, "decision");
+    let message = format!("clients of {client} made {decisions} without it: {reason}");
+    let help = match reason {
         "unreachable" => {
             "see by its log that it ran all the time, and that their user can connect: tidegate doctor --as USER"
         }
@@ -259,7 +260,7 @@ fn open_files(running: Option<&RunningDaemon>, connections: u32) -> Finding {
     Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }
 
-fn open_files_in(limits: &str) -> Option<u64> {
+pub fn open_files_in(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let soft = line.split_whitespace().next()?;
     if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
@@ -269,29 +270,3 @@ const READY: u16 = 200;
 
 /// A healthy daemon answers in microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::{missed, open_files_in};
-    use crate::admin::MissedStatus;
-
-    #[test]
-    fn reports_missed_decisions_by_their_reason() {
-        let of = |reason: &str, count| {
-            let missed = missed(&MissedStatus { client: "ruby".into(), reason: reason.into(), count });
-            (missed.message, missed.help.unwrap())
-        };
-        let (message, help) = of("unreachable", 1);
-        assert_eq!(message, "clients of ruby made 1 decision without it: unreachable");
-        assert!(help.contains("tidegate doctor --as"), "{help}");
-        assert!(of("timeout", 2_000).0.contains("2 000 decisions"));
-    }
-
-    #[test]
-    fn parses_open_file_limit() {
-        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n";
-        assert_eq!(open_files_in(limits), Some(1024));
-        assert_eq!(open_files_in("Max open files  unlimited  unlimited files\n"), Some(u64::MAX));
-        assert_eq!(open_files_in(""), None);
-    }
-}

@@ -13,7 +13,9 @@ use crate::clock::Clock;
 use crate::sys;
 
 pub(super) fn all() -> Vec<Finding> {
-    vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = of_release(release.trim());
+    vec![pressure(), control_groups(), accept_queues(), clocks(), kernel, scheduler()]
 }
 
 fn pressure() -> Finding {
@@ -65,10 +67,8 @@ fn clocks() -> Finding {
     Finding::wrong(WHAT, message, "set it: timedatectl set-ntp true")
 }
 
-fn kernel() -> Finding {
+pub fn of_release(release: &str) -> Finding {
     const WHAT: &str = "kernel";
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
     match version(release) {
         Some(found) if found >= (5, 3) => {
             Finding::well(WHAT, format!("{release}: it tells when a process ends"))
@@ -93,7 +93,7 @@ fn scheduler() -> Finding {
     }
 }
 
-fn of_slice(requested: &io::Result<()>, given: io::Result<Duration>) -> Finding {
+pub fn of_slice(requested: &io::Result<()>, given: io::Result<Duration>) -> Finding {
     let late = "on a busy host some answers take milliseconds";
     let slice = match (requested, given) {
         (Err(error), _) => {
@@ -136,7 +136,7 @@ const UNIX_MIN: i128 = 1_735_689_600;
 const UNIX_MAX: i128 = 4_102_444_800;
 
 /// Returns the findings on the unit files below this root.
-pub(super) fn units(root: &Path) -> Vec<Finding> {
+pub fn units(root: &Path) -> Vec<Finding> {
     if !root.join("run/systemd/system").exists() {
         let message = "this host does not run systemd: another supervisor has to restart the daemon";
         return vec![Finding::well(UNIT, message)];
@@ -175,7 +175,7 @@ fn drop_ins(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the line and its harm if it removes something that the daemon needs.
-fn harm(line: &str) -> Option<(&str, &'static str)> {
+pub fn harm(line: &str) -> Option<(&str, &'static str)> {
     let found = HARMFUL.iter().find(|(begin, _)| line.starts_with(begin))?;
     let (option, value) = line.split_once('=')?;
     let is_harmless = matches!(value.trim(), "" | "no" | "false" | "0" | "off" | "default" | "all")
@@ -198,85 +198,3 @@ const HARMFUL: [(&str, &str); 5] = [
     ("PrivateNetwork=", "accept queues of this host cannot be seen, nor metrics be served"),
     ("RestrictAddressFamilies=", "without AF_NETLINK accept queues cannot be read"),
 ];
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-    use std::time::Duration;
-
-    use super::{harm, of_slice, units, version};
-    use crate::cli::doctor::FindingSeverity;
-    use crate::sys;
-
-    #[test]
-    fn compares_versions_by_number() {
-        let table = [
-            ("6.12.1-arch", Some((6, 12))),
-            ("5.3", Some((5, 3))),
-            ("6.1.0-13-amd64", Some((6, 1))),
-            ("x", None),
-        ];
-        for (release, expected) in table {
-            assert_eq!(version(release), expected, "{release}");
-        }
-    }
-
-    #[test]
-    fn reports_result_of_slice_request() {
-        let refused = || io::Error::from_raw_os_error(libc::EPERM);
-        let table = [
-            (Ok(()), Ok(sys::SHORT_SLICE), FindingSeverity::Well, "a slice of 100µs and got it"),
-            (Ok(()), Ok(Duration::ZERO), FindingSeverity::Warning, "took no notice"),
-            (Ok(()), Ok(Duration::from_micros(2_800)), FindingSeverity::Warning, "got 2.8ms"),
-            (
-                Err(refused()),
-                Ok(Duration::ZERO),
-                FindingSeverity::Warning,
-                "cannot be asked for here (Operation not",
-            ),
-            (Ok(()), Err(refused()), FindingSeverity::Unseen, "is unreadable (Operation not"),
-        ];
-        for (requested, given, severity, message) in table {
-            let found = of_slice(&requested, given);
-            assert!(found.severity == severity && found.message.contains(message), "{found}");
-        }
-    }
-
-    #[test]
-    fn finds_unit_lines_that_remove_needed_access() {
-        let table = [
-            ("PrivateUsers=yes", true),
-            ("PrivateUsers=no", false),
-            ("ProtectProc=invisible", true),
-            ("ProtectProc=default", false),
-            ("ProcSubset=pid", true),
-            ("RestrictAddressFamilies=AF_UNIX AF_INET", true),
-            ("RestrictAddressFamilies=AF_UNIX AF_NETLINK", false),
-            ("RestrictAddressFamilies=", false),
-            ("MemoryMax=1G", false),
-        ];
-        for (line, harmful) in table {
-            assert_eq!(harm(line).is_some(), harmful, "{line}");
-        }
-    }
-
-    #[test]
-    fn reports_missing_units_and_harmful_drop_ins() {
-        let root = tempfile::tempdir().unwrap();
-        let severities = || units(root.path()).iter().map(|finding| finding.severity).collect::<Vec<_>>();
-        assert_eq!(severities(), [FindingSeverity::Well], "no systemd, nothing to say");
-        let of = |path: &str| root.path().join(path);
-        std::fs::create_dir_all(of("run/systemd/system")).unwrap();
-        assert_eq!(severities(), [FindingSeverity::Warning, FindingSeverity::Warning]);
-        std::fs::create_dir_all(of("etc/systemd/system/tidegate.service.d")).unwrap();
-        for name in ["tidegate.service", "tidegate.socket"] {
-            std::fs::write(of("etc/systemd/system").join(name), "").unwrap();
-        }
-        assert_eq!(severities(), [FindingSeverity::Well]);
-        let drop_in = of("etc/systemd/system/tidegate.service.d/a.conf");
-        std::fs::write(&drop_in, "[Service]\nMemoryMax=1G\n").unwrap();
-        assert_eq!(severities(), [FindingSeverity::Well]);
-        std::fs::write(&drop_in, "[Service]\nPrivateUsers=yes\n").unwrap();
-        assert_eq!(severities(), [FindingSeverity::Wrong]);
-    }
-}

@@ -45,7 +45,7 @@ pub(in crate::cli) fn socket(path: &Path, user: &User) -> Finding {
 }
 
 /// Checks whether the daemon's user can read the rules; returns the obstacle.
-pub(super) fn rules(path: &Path, user: &User) -> Option<Finding> {
+pub fn rules(path: &Path, user: &User) -> Option<Finding> {
     let mut files: Vec<_> =
         std::fs::read_dir(path).into_iter().flatten().flatten().map(|file| file.path()).collect();
     files.push(path.to_owned());
@@ -157,7 +157,7 @@ fn may(found: &Metadata, user: &User, bit: u32) -> bool {
     allows(found.mode(), found.uid(), found.gid(), user, bit)
 }
 
-fn allows(mode: u32, owner: u32, group: u32, user: &User, bit: u32) -> bool {
+pub fn allows(mode: u32, owner: u32, group: u32, user: &User, bit: u32) -> bool {
     if user.uid == 0 {
         return true;
     }
@@ -177,10 +177,10 @@ const WRITE: u32 = 2;
 
 /// A user whose access to files is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct User {
-    pub(super) name: String,
-    pub(super) uid: u32,
-    pub(super) gids: Vec<u32>,
+pub struct User {
+    pub name: String,
+    pub uid: u32,
+    pub gids: Vec<u32>,
 }
 
 impl User {
@@ -194,7 +194,7 @@ impl User {
     }
 
     /// Reads the user of a process from `/proc/PID/status`.
-    pub(in crate::cli) fn of_process(status: &str) -> Option<User> {
+    pub fn of_process(status: &str) -> Option<User> {
         let numbers = |field: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(field))?;
             line.split_whitespace().map(|number| number.parse::<u32>().ok()).collect::<Option<Vec<_>>>()
@@ -215,7 +215,7 @@ impl User {
         })
     }
 
-    fn found(name: &str, users: &str, groups: &str) -> Option<User> {
+    pub fn found(name: &str, users: &str, groups: &str) -> Option<User> {
         let number = name.parse::<u32>().ok();
         let line = users.lines().find_map(|line| {
             let mut fields = line.split(':');
@@ -260,87 +260,3 @@ fn name_in(file: &str, number: u32) -> String {
 
 const USERS_FILE: &str = "/etc/passwd";
 const GROUPS_FILE: &str = "/etc/group";
-
-#[cfg(test)]
-mod tests {
-    use super::{SEARCH, User, WRITE, allows, name_of};
-
-    #[test]
-    fn evaluates_mode_bits_as_the_kernel() {
-        let user = |uid, gids: &[u32]| User { name: String::new(), uid, gids: gids.into() };
-        let (root, owner, member, other) =
-            (user(0, &[]), user(9, &[90]), user(33, &[33, 90]), user(34, &[34]));
-        let table: &[(u32, &User, u32, bool)] = &[
-            (0o660, &root, WRITE, true),
-            (0o660, &owner, WRITE, true),
-            (0o660, &member, WRITE, true),
-            (0o660, &other, WRITE, false),
-            (0o640, &member, WRITE, false),
-            (0o666, &other, WRITE, true),
-            (0o060, &owner, WRITE, false),
-            (0o755, &other, SEARCH, true),
-            (0o750, &other, SEARCH, false),
-            (0o750, &member, SEARCH, true),
-            (0o000, &root, SEARCH, true),
-        ];
-        for (mode, user, bit, expected) in table {
-            assert_eq!(allows(*mode, 9, 90, user, *bit), *expected, "{mode:o} {user:?} {bit}");
-        }
-    }
-
-    #[test]
-    fn finds_rules_that_the_user_of_the_daemon_cannot_read() {
-        use std::fs::{self, Permissions};
-        use std::os::unix::fs::PermissionsExt;
-
-        let directory = tempfile::tempdir().unwrap();
-        let (rules, file) = (directory.path().join("rules"), directory.path().join("rules/api.yaml"));
-        fs::create_dir(&rules).unwrap();
-        fs::write(&file, "").unwrap();
-        let other = User { name: "tidegate".into(), uid: 64_321, gids: vec![64_321] };
-        let obstacle = |[directory_mode, rules_mode, file_mode]: [u32; 3]| {
-            let modes = [(directory.path(), directory_mode), (&rules, rules_mode), (&file, file_mode)];
-            for (path, mode) in modes {
-                fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-            }
-            super::rules(&rules, &other).map(|finding| finding.message)
-        };
-        assert_eq!(obstacle([0o755, 0o755, 0o644]), None);
-        for (modes, at) in [
-            ([0o755, 0o755, 0o600], &*file),
-            ([0o755, 0o711, 0o644], &rules),
-            ([0o700, 0o755, 0o644], directory.path()),
-        ] {
-            let message = obstacle(modes).unwrap();
-            assert!(message.contains(&format!("tidegate, which cannot read {}:", at.display())), "{message}");
-        }
-    }
-
-    #[test]
-    fn reads_the_effective_user_of_a_process() {
-        let status = "Name:\ttidegate\nUid:\t0\t64321\t0\t0\nGid:\t0\t64322\t0\t0\nGroups:\t7 8 \n";
-        let user = User { name: "64321".into(), uid: 64_321, gids: vec![7, 8, 64_322] };
-        assert_eq!(User::of_process(status), Some(user));
-        assert_eq!(User::of_process("Uid:\tnone\n"), None);
-    }
-
-    #[test]
-    fn finds_users_and_their_groups() {
-        let users = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/:/bin/false\nbroken\n";
-        let groups = "root:x:0:\nweb:x:33:\ntidegate:x:900:web,other\nlimits:x:901:other\n";
-        let user = |name: &str, uid, gids: &[u32]| Some(User { name: name.into(), uid, gids: gids.into() });
-        let table = [
-            ("web", user("web", 33, &[33, 900])),
-            ("33", user("web", 33, &[33, 900])),
-            ("root", user("root", 0, &[0])),
-            ("4711", user("4711", 4711, &[])),
-            ("nobody", None),
-            ("broken", None),
-        ];
-        for (name, expected) in table {
-            assert_eq!(User::found(name, users, groups), expected, "{name}");
-        }
-        assert_eq!(name_of(groups, 900), Some("tidegate"));
-        assert_eq!(name_of(groups, 902), None);
-    }
-}

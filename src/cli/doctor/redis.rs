@@ -169,7 +169,7 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
     Finding::warning(POLICY, message, help)
 }
 
-fn clock(url: &Url, ahead_us: i128) -> Finding {
+pub fn clock(url: &Url, ahead_us: i128) -> Finding {
     let apart_ms = ahead_us.abs() / 1_000;
     let which = if ahead_us > 0 { "ahead of" } else { "behind" };
     if apart_ms < CLOCKS_APART_MILLIS {
@@ -181,7 +181,7 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
-fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
+pub fn hosts(with_heartbeat: u64, host_count: Option<u64>) -> Finding {
     let beating = counted(with_heartbeat, "host");
     let Some(host_count) = host_count else {
         let message = format!("heartbeats there: of {beating}");
@@ -239,42 +239,3 @@ const CLOCKS_APART_MILLIS: i128 = 1_000;
 
 /// Slightly longer than the connect timeout.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-
-#[cfg(test)]
-mod tests {
-    use super::super::FindingSeverity;
-    use super::{clock, hosts};
-
-    #[test]
-    fn warns_of_clocks_one_second_apart() {
-        let url = "redis://127.0.0.1:6379".parse().unwrap();
-        for (ahead_us, severity, says) in [
-            (0, FindingSeverity::Well, "0 ms apart"),
-            (999_000, FindingSeverity::Well, "999 ms apart"),
-            (1_000_000, FindingSeverity::Warning, "ahead of"),
-            (-3_600_000_000, FindingSeverity::Warning, "behind"),
-        ] {
-            let found = clock(&url, ahead_us);
-            assert!(found.severity == severity && found.message.contains(says), "{ahead_us}: {found}");
-        }
-    }
-
-    #[test]
-    fn warns_of_implausible_host_count() {
-        for (with_heartbeat, host_count, severity) in [
-            (0, Some(1), FindingSeverity::Warning),
-            (1, Some(1), FindingSeverity::Warning),
-            (3, Some(3), FindingSeverity::Well),
-            (3, Some(5), FindingSeverity::Well),
-            (3, Some(1), FindingSeverity::Warning),
-            (3, Some(7), FindingSeverity::Warning),
-            (3, None, FindingSeverity::Unseen),
-        ] {
-            assert_eq!(
-                hosts(with_heartbeat, host_count).severity,
-                severity,
-                "{with_heartbeat} {host_count:?}"
-            );
-        }
-    }
-}

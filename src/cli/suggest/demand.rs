@@ -177,37 +177,3 @@ fn round_up(number: u64) -> u64 {
 }
 
 const TENTHS: [u64; 10] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80];
-
-#[cfg(test)]
-mod tests {
-    use super::round_up;
-
-    #[test]
-    fn rounds_up_to_numbers_that_people_write() {
-        let table = [
-            (0, 1),
-            (1, 1),
-            (3, 3),
-            (7, 8),
-            (9, 10),
-            (11, 12),
-            (13, 15),
-            (21, 25),
-            (26, 30),
-            (61, 80),
-            (81, 100),
-            (101, 120),
-            (99_999, 100_000),
-            (1_200_001, 1_500_000),
-        ];
-        for (number, expected) in table {
-            assert_eq!(round_up(number), expected, "{number}");
-        }
-        for number in 1..20_000 {
-            let round = round_up(number);
-            assert!(round >= number && round <= number + number / 3 + 1, "{number}: {round}");
-            assert_eq!(round_up(round), round);
-        }
-        assert!(round_up(u64::MAX) == u64::MAX);
-    }
-}

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::line::{LineTime, TestLine};
-use crate::rules::de::{self, Deferred, Mapping};
+use crate::rules::de::{Deferred, FileNode};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::Text;
-use crate::rules::yaml::{self, Value, YamlNode};
+use crate::rules::yaml::{self, Value};
 use crate::rules::{Domain, Problem, Severity, ValueProblem, shown};
 
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) enum TestRules {
 /// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
 pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Vec<Test>, Vec<Problem>> {
     let root = yaml::read(source).map_err(|problem| vec![*problem])?;
-    let mut report = Report::new(source);
-    match suite(&root, rules, &mut report) {
+    let report = Report::new(source);
+    match suite(FileNode::new(&root, &report), rules) {
         Some(tests) if report.errors() == 0 => Ok(tests),
         _ => Err(report.into_problems()),
     }
@@ -100,38 +100,35 @@ struct Defaults {
     domain: Option<String>,
 }
 
-fn suite(root: &YamlNode, given: Option<&Path>, report: &mut Report<'_>) -> Option<Vec<Test>> {
+fn suite(root: FileNode<'_>, given: Option<&Path>) -> Option<Vec<Test>> {
     let given = given.map(|path| TestRules::Path(path.to_owned()));
-    if let Value::List(tests) = &root.value {
+    if let Value::List(_) = root.value {
         let defaults = Defaults { rules: given, domain: None };
-        return Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect());
+        return Some(root.each().filter_map(|node| test(node, &defaults)).collect());
     }
-    let fields: SuiteFields<'_> = de::read(root, report)?;
-    let root = Mapping(root);
-    let named = fields.rules.zip(root.get("rules")).map(|(text, node)| rules_of(node, text.0, report));
+    let fields: SuiteFields<'_> = root.read()?;
+    let named = fields.rules.zip(root.get("rules")).map(|(text, node)| rules_of(node, text.0));
     let defaults = Defaults { rules: given.or(named), domain: fields.domain.map(|text| text.0.to_owned()) };
-    let tests = de::items(root, "tests");
-    Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect())
+    Some(root.items("tests").filter_map(|node| test(node, &defaults)).collect())
 }
 
-fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option<Test> {
-    let errors_before = report.errors();
-    let fields: Option<TestFields<'_>> = de::read(node, report);
-    let mapping = Mapping(node);
-    let rules = fields.as_ref().and_then(|fields| fields.rules).zip(mapping.get("rules"));
-    let rules = rules.map(|(text, node)| rules_of(node, text.0, report)).or_else(|| defaults.rules.clone());
-    if rules.is_none() && !mapping.has("rules") && matches!(node.value, Value::Map(_)) {
+fn test(node: FileNode<'_>, defaults: &Defaults) -> Option<Test> {
+    let errors_before = node.report.errors();
+    let fields: Option<TestFields<'_>> = node.read();
+    let rules = fields.as_ref().and_then(|fields| fields.rules).zip(node.get("rules"));
+    let rules = rules.map(|(text, node)| rules_of(node, text.0)).or_else(|| defaults.rules.clone());
+    if rules.is_none() && !node.has("rules") && matches!(node.value, Value::Map(_)) {
         let help = "write `rules: PATH` above `tests`, or give --rules PATH";
-        report.error(node.at, "a test without rules", help);
+        node.error("a test without rules", help);
     }
-    let lines = mapping.get("requests").and_then(|requests| lines(requests, report));
-    let fields = fields.filter(|_| report.errors() == errors_before)?;
-    let domain_at = mapping.at("domain");
+    let lines = node.get("requests").and_then(lines);
+    let fields = fields.filter(|_| node.report.errors() == errors_before)?;
+    let domain_at = node.at("domain");
     Some(Test {
         name: fields.name.0.to_owned(),
-        file: Arc::clone(report.source().file()),
-        directory: report.source().directory().unwrap_or(Path::new("")).to_owned(),
-        wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), String::new()),
+        file: Arc::clone(node.report.source().file()),
+        directory: node.report.source().directory().unwrap_or(Path::new("")).to_owned(),
+        wrong_domain: node.report.source().problem(Severity::Error, domain_at, String::new(), String::new()),
         rules: rules?,
         domain: fields.domain.map(|text| text.0.to_owned()).or_else(|| defaults.domain.clone()),
         lines: lines?,
@@ -139,12 +136,12 @@ fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option
 }
 
 /// Reads a path relative to the file, or a text of several lines.
-fn rules_of(node: &YamlNode, written: &str, report: &Report<'_>) -> TestRules {
+fn rules_of(node: FileNode<'_>, written: &str) -> TestRules {
     if !written.trim_end().contains('\n') {
-        let directory = report.source().directory().unwrap_or(Path::new(""));
+        let directory = node.report.source().directory().unwrap_or(Path::new(""));
         return TestRules::Path(directory.join(written.trim_end()));
     }
-    let block = Block::of(node, written, report.source());
+    let block = Block::of(node, written);
     let above = "\n".repeat(block.first_line.saturating_sub(1) as usize);
     let indent = " ".repeat(block.indent);
     let indented =
@@ -153,39 +150,35 @@ fn rules_of(node: &YamlNode, written: &str, report: &Report<'_>) -> TestRules {
 }
 
 /// Reads the lines of a test, from a text or a list of texts.
-fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
+fn lines(node: FileNode<'_>) -> Option<Vec<TestLine>> {
     let mut lines = Vec::new();
-    match &node.value {
-        Value::List(items) => {
-            for item in items {
-                let Text(written) = de::value(item, "requests", report)?;
-                lines.extend(report.settle(item.at, TestLine::read(written, item.at.line)));
+    match node.value {
+        Value::List(_) => {
+            for item in node.each() {
+                let Text(written) = item.value("requests")?;
+                lines.extend(item.settle(TestLine::read(written, item.at.line)));
             }
         }
         _ => {
-            let Text(written) = de::value(node, "requests", report)?;
-            let block = Block::of(node, written, report.source());
+            let Text(written) = node.value("requests")?;
+            let block = Block::of(node, written);
             for (number, line) in (0..).zip(written.lines()) {
                 let words = line.trim();
                 if words.is_empty() || words.starts_with('#') {
                     continue;
                 }
                 let at = block.span_of_line(number, line);
-                lines.extend(report.settle(at, TestLine::read(words, at.line)));
+                lines.extend(node.report.settle(at, TestLine::read(words, at.line)));
             }
         }
     }
-    if lines.is_empty() && report.errors() == 0 {
-        report.error(node.at, "a test without requests", REQUESTS_HELP);
+    if lines.is_empty() && node.report.errors() == 0 {
+        node.error("a test without requests", REQUESTS_HELP);
     }
     let requests: u64 = lines.iter().map(|line| u64::from(line.times)).sum();
     if requests > REQUESTS_MAX {
         let message = format!("{requests} requests in a test");
-        report.error(
-            node.at,
-            message,
-            format!("write at most {REQUESTS_MAX}: `tidegate replay` is for long traces"),
-        );
+        node.error(message, format!("write at most {REQUESTS_MAX}: `tidegate replay` is for long traces"));
         return None;
     }
     Some(lines)
@@ -202,7 +195,8 @@ struct Block<'s> {
 }
 
 impl<'s> Block<'s> {
-    fn of(node: &YamlNode, text: &str, source: &'s Source) -> Block<'s> {
+    fn of(node: FileNode<'s>, text: &str) -> Block<'s> {
+        let source = node.report.source();
         let mut block = Block { source, at: node.at, first_line: node.at.line, indent: 0, is_literal: false };
         let Some((before, first)) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
             return block;

@@ -3,10 +3,8 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 
-use serde::de::value::{BorrowedStrDeserializer, SeqDeserializer};
-use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess, Visitor,
-};
+use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, MapDeserializer, SeqDeserializer};
+use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{Scalar, suggest, text};
 use crate::rules::amount;
@@ -225,7 +223,10 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value, ReadError> {
         if variants.contains(&"Mapping") {
-            return visitor.visit_enum(self);
+            // The variant is that of the type of the value.
+            let variant = if matches!(self.node.value, Value::Map(_)) { "Mapping" } else { "Text" };
+            let only = MapDeserializer::new(std::iter::once((variant, self)));
+            return visitor.visit_enum(MapAccessDeserializer::new(only));
         }
         let text = self.text()?;
         if !variants.contains(&text) {
@@ -240,39 +241,11 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
     }
 }
 
-/// Chooses a variant by the type of the value.
-impl<'de> EnumAccess<'de> for Reader<'_, 'de> {
-    type Error = ReadError;
-    type Variant = Self;
+impl<'de> IntoDeserializer<'de, ReadError> for Reader<'_, 'de> {
+    type Deserializer = Self;
 
-    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), ReadError> {
-        let variant = if matches!(self.node.value, Value::Map(_)) { "Mapping" } else { "Text" };
-        let variant: BorrowedStrDeserializer<'_, ReadError> = BorrowedStrDeserializer::new(variant);
-        Ok((seed.deserialize(variant)?, self))
-    }
-}
-
-impl<'de> VariantAccess<'de> for Reader<'_, 'de> {
-    type Error = ReadError;
-
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, ReadError> {
-        seed.deserialize(self)
-    }
-
-    fn unit_variant(self) -> Result<(), ReadError> {
-        Ok(())
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, ReadError> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, ReadError> {
-        self.deserialize_map(visitor)
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 

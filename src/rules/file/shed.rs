@@ -8,7 +8,8 @@ use serde::Deserialize;
 use super::MODE;
 use crate::rules::Mode;
 use crate::rules::de::{DeferredMap, Scalar, Spanned};
-use crate::rules::values::{AttributeName, DAY, Fraction, Name, PercentText, SECOND, Text, Time};
+use crate::rules::shed::{QueueAge, Workers};
+use crate::rules::values::{AttributeName, DAY, Name, PercentText, SECOND, Text, Time};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "an entry of `shed`")]
@@ -22,9 +23,9 @@ pub(in crate::rules) struct ShedFields<'n> {
     /// the attributes of one caller, whose requests are refused or allowed together. Default: `{by: [user, ip], rotate: 10min}`.
     pub(in crate::rules) callers: Option<CallersFields<'n>>,
     /// refuses requests that waited too long before they reached the application; `{}` takes the defaults. Default: off.
-    pub(in crate::rules) queue_age: Option<QueueAgeFields>,
+    pub(in crate::rules) queue_age: Option<QueueAge>,
     /// refuses slowly and by importance while the slots are busy; `{}` takes the defaults. Default: off.
-    pub(in crate::rules) workers: Option<WorkersFields>,
+    pub(in crate::rules) workers: Option<Workers>,
     /// refuses at once and by importance while requests queue up; `{}` takes the defaults. Default: off.
     pub(in crate::rules) brake: Option<BrakeFields>,
     /// keeps slots back for the most important. Default: off.
@@ -46,49 +47,6 @@ pub(in crate::rules) struct CallersFields<'n> {
 
 /// Below a second, a retry would be decided anew.
 type Rotate = Time<SECOND, { 7 * DAY }>;
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename = "`queue_age`")]
-#[schemars(rename = "queue_age", extend("x-place" = "`queue_age`"))]
-pub(in crate::rules) struct QueueAgeFields {
-    /// how long all but the most important may have waited, up to 60s. Default: `500ms`.
-    pub(in crate::rules) others: Option<Age>,
-    /// how long the most important may have waited, up to 60s. Default: `2500ms`.
-    pub(in crate::rules) critical: Option<Age>,
-    #[schemars(description = MODE)]
-    pub(in crate::rules) mode: Option<Mode>,
-}
-
-/// Longer waits reported by requests are not trusted.
-type Age = Time<1, { 60 * SECOND }>;
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename = "`workers`")]
-#[schemars(rename = "workers", extend("x-place" = "`workers`"))]
-pub(in crate::rules) struct WorkersFields {
-    /// below this share of busy slots the host recovers. Default: `70%`.
-    pub(in crate::rules) good: Option<PercentText>,
-    /// above this share of busy slots it sheds more. Default: `80%`.
-    pub(in crate::rules) bad: Option<PercentText>,
-    /// at full load from rest, the time to the first refusal, 1s to 1day. Default: `28s`.
-    pub(in crate::rules) after: Option<After>,
-    /// at full load, the time from the first refusal to the last, 30s to 1day; less than 60s is warned of. Default: `120s`.
-    pub(in crate::rules) full: Option<Full>,
-    /// by how much it recovers in a second between `good` and `bad`: a fraction, or 0. Default: `1/1800`, with `stripe_exact` 0.
-    pub(in crate::rules) leak: Option<Fraction>,
-    /// whether the most important is shed as well, last. Default: `false`.
-    pub(in crate::rules) shed_critical: Option<bool>,
-    /// the law as it was published: no leak, a fresh draw for each request. Default: `false`.
-    pub(in crate::rules) stripe_exact: Option<bool>,
-    #[schemars(description = MODE)]
-    pub(in crate::rules) mode: Option<Mode>,
-}
-
-/// Shedding that starts after more than a day is no protection.
-type After = Time<SECOND, DAY>;
-
-/// Below 30 s the control loop is unstable, as its effect is measured about 5 s late.
-type Full = Time<{ 30 * SECOND }, DAY>;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "`brake`")]

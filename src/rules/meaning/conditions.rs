@@ -1,32 +1,31 @@
 //! Reader of `match`: conditions on attributes.
 
-use crate::rules::de::{self, Mapping};
+use crate::rules::de::{self, FileNode};
 use crate::rules::file::ConditionFields;
 use crate::rules::problem::shown;
-use crate::rules::source::Report;
 use crate::rules::values::{AttributeName, VALUE_BYTES_MAX};
-use crate::rules::yaml::{Value, YamlNode};
+use crate::rules::yaml::Value;
 use crate::rules::{Condition, Network, Pattern};
 
-pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Condition>> {
-    let pairs = Mapping(node).pairs();
+pub(super) fn conditions(node: FileNode<'_>) -> Option<Vec<Condition>> {
+    let pairs = node.pairs();
     if pairs.len() > CONDITIONS_MAX {
         let message = format!("`match` has {} attributes", pairs.len());
-        report.error(node.at, message, format!("write at most {CONDITIONS_MAX}: each costs every request"));
+        node.error(message, format!("write at most {CONDITIONS_MAX}: each costs every request"));
         return None;
     }
     let mut conditions: Vec<Condition> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let Some(AttributeName(attribute)) = de::value(key, "match", report) else { continue };
+        let Some(AttributeName(attribute)) = key.value("match") else { continue };
         if conditions.iter().any(|known| *known.attribute == *attribute) {
             let message = format!("{} is written twice in `match`", shown(attribute));
-            report.error(key.at, message, "write one list: any of its values will do");
+            key.error(message, "write one list: any of its values will do");
             continue;
         }
         let mut values = Values { attribute, condition: Condition::new(attribute, Vec::new()), count: 0 };
         values.condition.line = key.at.line;
-        values.condition.any_of = values.patterns(value, None, report);
-        values.doubt(value, report);
+        values.condition.any_of = values.patterns(value, None);
+        values.doubt(value);
         conditions.push(values.condition);
     }
     Some(conditions)
@@ -52,30 +51,22 @@ enum ConditionParent {
 
 impl Values<'_> {
     /// Reads one value or a list.
-    fn patterns(
-        &mut self,
-        node: &YamlNode,
-        within: Option<ConditionParent>,
-        report: &mut Report<'_>,
-    ) -> Vec<Pattern> {
-        let items = match &node.value {
-            Value::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(node),
-        };
+    fn patterns(&mut self, node: FileNode<'_>, within: Option<ConditionParent>) -> Vec<Pattern> {
+        let items = node.each();
         let attribute = shown(self.attribute);
-        if items.is_empty() {
+        if items.len() == 0 {
             let message = format!("{attribute} has an empty list: nothing could ever match");
-            report.error(node.at, message, "write at least one value, or `\"*\"` for any");
+            node.error(message, "write at least one value, or `\"*\"` for any");
         }
         let others = self.count;
         // A mapping counts by the values in it.
-        let texts = items.iter().filter(|item| !matches!(item.value, Value::Map(_)));
+        let texts = items.clone().filter(|item| !matches!(item.value, Value::Map(_)));
         self.count = self.count.saturating_add(texts.count());
         if self.count > VALUES_MAX {
             // Report it once.
             if others <= VALUES_MAX {
                 let message = format!("{attribute} has {} values", self.count);
-                report.error(node.at, message, format!("write at most {VALUES_MAX}, or a pattern with `*`"));
+                node.error(message, format!("write at most {VALUES_MAX}, or a pattern with `*`"));
             }
             return Vec::new();
         }
@@ -83,38 +74,29 @@ impl Values<'_> {
         for item in items {
             match (&item.value, within) {
                 (Value::Map(_), None | Some(ConditionParent::Not)) => {
-                    patterns.extend(self.kind(item, within, report).unwrap_or_default());
+                    patterns.extend(self.kind(item, within).unwrap_or_default());
                 }
-                _ => patterns.extend(self.text(item, within, report)),
+                _ => patterns.extend(self.text(item, within)),
             }
         }
         patterns
     }
 
-    fn text(
-        &self,
-        node: &YamlNode,
-        within: Option<ConditionParent>,
-        report: &mut Report<'_>,
-    ) -> Option<Pattern> {
+    fn text(&self, node: FileNode<'_>, within: Option<ConditionParent>) -> Option<Pattern> {
         let field = within.map_or(self.attribute, |within| within.name());
-        let text: &str = report.settle(node.at, de::text(node, field))?;
+        let text: &str = node.settle(de::text(node.node, field))?;
         if within == Some(ConditionParent::Cidr) {
-            return report.settle(node.at, Network::parse(text)).map(Pattern::Network);
+            return node.settle(Network::parse(text)).map(Pattern::Network);
         }
         if text.len() > VALUE_BYTES_MAX {
             let message = format!("a value of {} has {} bytes", shown(self.attribute), text.len());
-            report.error(
-                node.at,
-                message,
-                format!("write at most {VALUE_BYTES_MAX}: no attribute is longer"),
-            );
+            node.error(message, format!("write at most {VALUE_BYTES_MAX}: no attribute is longer"));
             return None;
         }
         if text.is_empty() {
             let message = format!("an empty value of {} never matches", shown(self.attribute));
             let help = "leave it out: an empty attribute counts as absent, which `{present: false}` matches";
-            report.warning(node.at, message, help);
+            node.warn(message, help);
         }
         Some(match within {
             Some(ConditionParent::Glob { ignore_case: true }) => Pattern::any_case(text),
@@ -123,23 +105,17 @@ impl Values<'_> {
     }
 
     /// Reads a mapping: one kind of value, named by its field.
-    fn kind(
-        &mut self,
-        node: &YamlNode,
-        within: Option<ConditionParent>,
-        report: &mut Report<'_>,
-    ) -> Option<Vec<Pattern>> {
-        let fields: ConditionFields = de::read_whole(node, report)?;
-        let mapping = Mapping(node);
-        let written = |name: &str| mapping.get(name).zip(mapping.key(name));
+    fn kind(&mut self, node: FileNode<'_>, within: Option<ConditionParent>) -> Option<Vec<Pattern>> {
+        let fields: ConditionFields = node.read_whole()?;
+        let written = |name: &str| node.get(name).zip(node.key(name));
         let mut kinds: Vec<_> =
             KINDS.iter().filter_map(|name| written(name).map(|(value, at)| (*name, value, at))).collect();
-        kinds.sort_by_key(|(.., at)| at.byte);
+        kinds.sort_by_key(|(.., at)| at.at.byte);
         let (name, value, at) = match kinds.as_slice() {
             [] => {
                 let help =
                     "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` with its value";
-                report.error(node.at, format!("{} has no value", shown(self.attribute)), help);
+                node.error(format!("{} has no value", shown(self.attribute)), help);
                 return None;
             }
             [only] => *only,
@@ -149,19 +125,19 @@ impl Values<'_> {
                     "write `[{{{name}: …}}, {{{other}: …}}]` if either will do; what is left out of `cidr` or `glob` goes \
                      into `{{not: {{…}}}}`"
                 );
-                report.error(*at, message, help);
+                at.error(message, help);
                 return None;
             }
         };
-        if let Some(at) = mapping.key("ignore_case").filter(|_| name != "glob") {
+        if let Some(at) = node.key("ignore_case").filter(|_| name != "glob") {
             let help = "write `{glob: …, ignore_case: true}`";
-            report.error(at, format!("`ignore_case` beside `{name}`"), help);
+            at.error(format!("`ignore_case` beside `{name}`"), help);
             return None;
         }
         if within == Some(ConditionParent::Not) && matches!(name, "not" | "present") {
             let help =
                 "write `{present: true}` or `{present: false}` where `not` stands, or the values themselves";
-            report.error(at, format!("`{name}` within `not`"), help);
+            at.error(format!("`{name}` within `not`"), help);
             return None;
         }
         Some(match name {
@@ -170,20 +146,20 @@ impl Values<'_> {
                 self.condition.or_absent = true;
                 Vec::new()
             }
-            "not" => vec![Pattern::Not(self.patterns(value, Some(ConditionParent::Not), report))],
-            "cidr" => self.patterns(value, Some(ConditionParent::Cidr), report),
+            "not" => vec![Pattern::Not(self.patterns(value, Some(ConditionParent::Not)))],
+            "cidr" => self.patterns(value, Some(ConditionParent::Cidr)),
             _ => {
                 let ignore_case = fields.ignore_case.unwrap_or_default();
-                self.patterns(value, Some(ConditionParent::Glob { ignore_case }), report)
+                self.patterns(value, Some(ConditionParent::Glob { ignore_case }))
             }
         })
     }
 
-    fn doubt(&self, node: &YamlNode, report: &mut Report<'_>) {
+    fn doubt(&self, node: FileNode<'_>) {
         let attribute = shown(self.attribute);
         let any = self.condition.any_of.iter().any(Pattern::is_any);
         if any && self.condition.or_absent {
-            report.warning(node.at, format!("this holds whatever {attribute} is"), "leave it out of `match`");
+            node.warn(format!("this holds whatever {attribute} is"), "leave it out of `match`");
         }
         let is_nothing = |pattern: &Pattern| match pattern {
             Pattern::Not(patterns) => patterns.iter().any(Pattern::is_any),
@@ -191,7 +167,7 @@ impl Values<'_> {
         };
         if self.condition.any_of.iter().any(is_nothing) {
             let message = format!("`not` with a pattern for any value never holds for {attribute}");
-            report.warning(node.at, message, "write `{present: false}` if the attribute shall be absent");
+            node.warn(message, "write `{present: false}` if the attribute shall be absent");
         }
     }
 }

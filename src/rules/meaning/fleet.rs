@@ -11,11 +11,10 @@ use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
 use crate::limit::token_bucket::TokenBucketQuota;
 use crate::limit::{PERIOD_NANOS_MAX, Quota, Rate, TickScale, greatest_common_divisor};
-use crate::rules::de::Mapping;
+use crate::rules::de::FileNode;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
 use crate::rules::fleet::{CellRate, Region, WholeNumbers, is_window};
 use crate::rules::percent::{self, Percent};
-use crate::rules::source::{Report, Span};
 use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope, Scopes};
 
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +59,8 @@ impl DefaultScope {
 pub(super) fn fleet(
     common: &CommonFields<'_>,
     own: &KindFields<'_>,
-    mapping: Mapping<'_>,
+    mapping: FileNode<'_>,
     given: DefaultScope,
-    report: &mut Report<'_>,
 ) -> Option<FleetSettings> {
     let given = match common.scope {
         Some(scope) => DefaultScope { scope, by: ScopeSource::Rule, ..given },
@@ -73,27 +71,27 @@ pub(super) fn fleet(
             let Some(at) = mapping.key(name) else { continue };
             let message =
                 format!("`{name}` says how hosts share a budget, and this rule counts on each host");
-            report.error(at, message, format!("write `scope: fleet`, or leave `{name}` out"));
+            at.error(message, format!("write `scope: fleet`, or leave `{name}` out"));
         }
         return None;
     }
-    let at = mapping.at(if common.scope.is_some() { "scope" } else { "name" });
-    if !may_be_shared(own.algorithm, given, at, report) {
+    let at = mapping.field(if common.scope.is_some() { "scope" } else { "name" });
+    if !may_be_shared(own.algorithm, given, at) {
         return None;
     }
     let admitted = own.admitted.as_ref();
-    about_strangers(mapping, given, report);
-    about_rates(mapping, admitted, report);
-    about_windows(mapping, admitted, report);
+    about_strangers(mapping, given);
+    about_rates(mapping, admitted);
+    about_windows(mapping, admitted);
     let settings = match (&common.fleet, mapping.get("fleet")) {
-        (Some(fields), Some(node)) => settings(fields, Mapping(node), mapping.has("max"), report)?,
+        (Some(fields), Some(node)) => settings(fields, node, mapping.has("max"))?,
         _ => FleetSettings::default(),
     };
     let max_over = match own.max_over {
-        Some(share) => Some(max_over(share.0, mapping.at("max_over"), &settings, admitted, report)?),
+        Some(share) => Some(max_over(share.0, mapping.field("max_over"), &settings, admitted)?),
         None => None,
     };
-    let region = region(given.weight, mapping, admitted, report);
+    let region = region(given.weight, mapping, admitted);
     Some(FleetSettings { max_over, region, ..settings })
 }
 
@@ -155,7 +153,7 @@ fn share_of(quota: share::ShareQuota, max_debt: u32, settings: &FleetSettings) -
     if settings.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }
 
-fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
+fn may_be_shared(algorithm: &str, given: DefaultScope, at: FileNode<'_>) -> bool {
     // The others have no budget that can be divided into shares: the leaky bucket is a pace, the sliding log a
     // list of all requests.
     if matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency") {
@@ -169,37 +167,37 @@ fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Re
         }
     };
     let message = format!("a `{algorithm}` cannot be shared by hosts, and {} asks for it", given.asks());
-    report.error(at, message, help);
+    at.error(message, help);
     false
 }
 
 /// Reports fleet settings that do not apply to concurrency.
-fn about_permits(fields: &FleetFields, mapping: Mapping<'_>, report: &mut Report<'_>) {
+fn about_permits(fields: &FleetFields, mapping: FileNode<'_>) {
     if fields.mode == Some(FleetMode::Exact) {
         let message =
             "`mode: exact` does not go with `max`: Redis decides about each request without a permit anyway";
-        report.error(mapping.at("mode"), message, "leave `mode` out");
+        mapping.error_at("mode", message, "leave `mode` out");
     }
     if fields.on_miss == Some(OnMiss::Admit) {
         let message = "`on_miss: admit` does not go with `max`: a request without a permit must not start";
-        report.error(mapping.at("on_miss"), message, "leave `on_miss` out, or write `on_miss: ask`");
+        mapping.error_at("on_miss", message, "leave `on_miss` out, or write `on_miss: ask`");
     }
 }
 
 /// Reports fields that have a meaning on one host only.
-fn about_strangers(mapping: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) {
+fn about_strangers(mapping: FileNode<'_>, given: DefaultScope) {
     for (name, why, help) in STRANGERS {
         let Some((at, node)) = mapping.key(name).zip(mapping.get(name)) else { continue };
         // The default is accepted.
         if matches!((*name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
             continue;
         }
-        report.error(at, format!("`{name}` does not go with {}: {why}", given.asks()), *help);
+        at.error(format!("`{name}` does not go with {}: {why}", given.asks()), *help);
     }
 }
 
 /// Reports windows that hosts cannot share.
-fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+fn about_windows(mapping: FileNode<'_>, admitted: Option<&Admitted>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
     let windows = windows.filter(|quota| is_window(quota) && quota.limit() > 0);
@@ -215,11 +213,11 @@ fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut
             ("rate", "write a rounder number, or `scope: host`")
         }
     };
-    report.error(mapping.at(name), format!("hosts cannot share this rule: {fault}"), help);
+    mapping.error_at(name, format!("hosts cannot share this rule: {fault}"), help);
 }
 
 /// Reports rates that Redis scripts cannot count exactly.
-fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+fn about_rates(mapping: FileNode<'_>, admitted: Option<&Admitted>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let mut allowances = (0..).zip(&limit.allowances);
     let wrong = allowances.find_map(|(number, allowance)| match &allowance.as_ref()?.quota {
@@ -234,55 +232,49 @@ fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut R
     };
     let message = format!("the rate {rate}{whose} cannot be counted exactly over a fleet");
     let help = "write a rounder number, and at most 1000000000/s, or `scope: host`";
-    report.error(mapping.at(field), message, help);
+    mapping.error_at(field, message, help);
 }
 
-fn settings(
-    fields: &FleetFields,
-    mapping: Mapping<'_>,
-    is_of_places: bool,
-    report: &mut Report<'_>,
-) -> Option<FleetSettings> {
-    let errors_before = report.errors();
+fn settings(fields: &FleetFields, mapping: FileNode<'_>, is_of_places: bool) -> Option<FleetSettings> {
+    let errors_before = mapping.report.errors();
     if fields.deadline.is_some() {
-        report.warning(mapping.at("deadline"), "`deadline` is now called `wait`", "write `wait`");
+        mapping.warn_at("deadline", "`deadline` is now called `wait`", "write `wait`");
     }
     let (mode, on_miss) = (fields.mode.unwrap_or_default(), fields.on_miss);
     if on_miss.is_some() && mode == FleetMode::Exact {
         let message = "`on_miss` does not go with `mode: exact`: Redis is asked each time";
-        report.error(mapping.at("on_miss"), message, "leave `on_miss` out, or write `mode: borrow`");
+        mapping.error_at("on_miss", message, "leave `on_miss` out, or write `mode: borrow`");
     }
     let never_waits = mode == FleetMode::Borrow && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse));
     if fields.wait.is_some() && never_waits {
         let message = "`wait` has no effect here: no request waits for Redis";
-        report.warning(mapping.at("wait"), message, "leave it out, or write `on_miss: ask`");
+        mapping.warn_at("wait", message, "leave it out, or write `on_miss: ask`");
     }
     if is_of_places {
-        about_permits(fields, mapping, report);
+        about_permits(fields, mapping);
     }
     let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
     let on_redis_down = fields.on_redis_down.unwrap_or_default();
     let settings = FleetSettings { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
-    (report.errors() == errors_before).then_some(settings)
+    (mapping.report.errors() == errors_before).then_some(settings)
 }
 
 /// Checks `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
 /// fleet has at least two.
 fn max_over(
     share: u16,
-    at: Span,
+    at: FileNode<'_>,
     settings: &FleetSettings,
     admitted: Option<&Admitted>,
-    report: &mut Report<'_>,
 ) -> Option<u16> {
     if share == 0 {
         let message = "`max_over` is 0%: no request may exceed the budget";
-        report.error(at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
+        at.error(message, "leave it out, and write `fleet: {on_miss: refuse}`");
         return None;
     }
     if settings.mode == FleetMode::Exact || settings.on_miss != Some(OnMiss::Admit) {
         let message = "`max_over` has no effect here: the budget is never exceeded";
-        report.warning(at, message, "leave it out, or write `fleet: {on_miss: admit}`");
+        at.warn(message, "leave it out, or write `fleet: {on_miss: admit}`");
         return Some(share);
     }
     let allowances = admitted.into_iter().flat_map(|admitted| admitted.limit.allowances.iter().flatten());
@@ -303,19 +295,14 @@ fn max_over(
             ),
             false => "leave `on_miss` out, or write `on_miss: refuse`".to_owned(),
         };
-        report.error(at, message, help);
+        at.error(message, help);
         return None;
     }
     Some(share)
 }
 
 /// Returns the region's part of a rule; `None` without regions. Warns if it is less than a token or permit.
-fn region(
-    weight: Option<u16>,
-    mapping: Mapping<'_>,
-    admitted: Option<&Admitted>,
-    report: &mut Report<'_>,
-) -> Option<Region> {
+fn region(weight: Option<u16>, mapping: FileNode<'_>, admitted: Option<&Admitted>) -> Option<Region> {
     let weight = weight?;
     let limit = admitted.map(|admitted| &admitted.limit)?;
     for allowance in limit.allowances.iter().flatten() {
@@ -327,14 +314,14 @@ fn region(
         };
         if u64::from(count) * u64::from(weight) < percent::WHOLE {
             let field = ["max", "burst", "rate"].into_iter().find(|field| mapping.has(field));
-            let at = mapping.at(field.unwrap_or_default());
+            let at = mapping.field(field.unwrap_or_default());
             let share = Percent(weight);
             let message =
                 format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
             let help = format!(
                 "write a larger {what}: the region has one {one} all the same, so that all regions together have more"
             );
-            report.warning(at, message, help);
+            at.warn(message, help);
             break;
         }
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::overrides::OverridesReader;
 use crate::limit::{Quota, concurrency};
-use crate::rules::de::Mapping;
+use crate::rules::de::FileNode;
 use crate::rules::file::{
     Algorithm, Align, CandidateFields, ConcurrencyFields, LimitFields, ONLY, OverValue, RuleFields,
 };
 use crate::rules::rate_text::WrittenRate;
-use crate::rules::source::{Report, Span};
+use crate::rules::source::Span;
 use crate::rules::values::Max;
 use crate::rules::{Allowance, KeyPart, Limit, Overrides};
 
@@ -24,48 +24,39 @@ pub(super) struct Admitted {
 }
 
 /// Reads the numbers of a rule of `limits`.
-pub(super) fn admitted(
-    fields: &RuleFields<'_>,
-    key: &[KeyPart],
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> Option<Admitted> {
-    let rule = Numbers::of_rule(fields, mapping, report)?;
-    let candidate = match (&fields.candidate, mapping.get("candidate").map(Mapping)) {
+pub(super) fn admitted(fields: &RuleFields<'_>, key: &[KeyPart], mapping: FileNode<'_>) -> Option<Admitted> {
+    let rule = Numbers::of_rule(fields, mapping)?;
+    let candidate = match (&fields.candidate, mapping.get("candidate")) {
         (Some(candidate), Some(mapping)) => {
-            if mapping.pairs().is_empty() {
+            if mapping.pairs().len() == 0 {
                 let help = "write the numbers to try, such as `{rate: 10/h}`";
-                report.error(mapping.0.at, "an empty candidate", help);
+                mapping.error("an empty candidate", help);
                 return None;
             }
-            Some(Numbers::of_candidate(candidate, mapping, &rule, report)?)
+            Some(Numbers::of_candidate(candidate, mapping, &rule)?)
         }
         _ => None,
     };
     let keepers: Vec<&Numbers<'_>> = std::iter::once(&rule).chain(&candidate).collect();
     let mut reader = OverridesReader::new(key, &keepers);
-    let overrides = reader.read(&fields.common, mapping, report);
-    let limit = rule.limit(&reader, report);
+    let overrides = reader.read(&fields.common, mapping);
+    let limit = rule.limit(&reader);
     let candidate =
-        candidate.as_ref().and_then(|candidate| Some((candidate.limit(&reader, report)?, candidate.at)));
+        candidate.as_ref().and_then(|candidate| Some((candidate.limit(&reader)?, candidate.whole.at)));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
-    admitted.doubt(rule.at, report);
+    admitted.doubt(rule.whole);
     Some(admitted)
 }
 
 impl Admitted {
-    /// Warns of a rule without limits, at `at`, or of a shadow rule equal to its rule.
-    pub(super) fn doubt(&self, at: Span, report: &mut Report<'_>) {
+    /// Warns of a rule without limits, at this node, or of a shadow rule equal to its rule.
+    pub(super) fn doubt(&self, node: FileNode<'_>) {
         match &self.candidate {
             Some((limit, at)) if *limit == self.limit => {
-                report.warning(*at, "the candidate equals its rule", "leave it out");
+                node.report.warning(*at, "the candidate equals its rule", "leave it out");
             }
             None if self.limit.allowances.iter().all(Option::is_none) => {
-                report.warning(
-                    at,
-                    "nothing has a limit here: the rule refuses no request",
-                    "leave the rule out",
-                );
+                node.warn("nothing has a limit here: the rule refuses no request", "leave the rule out");
             }
             _ => {}
         }
@@ -75,9 +66,9 @@ impl Admitted {
 /// The limit fields of a rule or shadow rule.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers<'n> {
-    pub(super) mapping: Mapping<'n>,
-    /// The span for problems that concern several fields.
-    pub(super) at: Span,
+    pub(super) mapping: FileNode<'n>,
+    /// The node for problems that concern several fields.
+    pub(super) whole: FileNode<'n>,
     pub(super) algorithm: Algorithm,
     pub(super) rate: WrittenRate,
     pub(super) over: WrittenOver,
@@ -94,27 +85,22 @@ pub(super) enum WrittenOver {
 }
 
 impl<'n> Numbers<'n> {
-    pub(super) fn of_rule(
-        rule: &RuleFields<'_>,
-        mapping: Mapping<'n>,
-        report: &mut Report<'_>,
-    ) -> Option<Numbers<'n>> {
+    pub(super) fn of_rule(rule: &RuleFields<'_>, mapping: FileNode<'n>) -> Option<Numbers<'n>> {
         let algorithm = rule.algorithm.unwrap_or_default();
-        let over = check(&rule.limit, algorithm, mapping, report)?.unwrap_or(WrittenOver::Refuse);
+        let over = check(&rule.limit, algorithm, mapping)?.unwrap_or(WrittenOver::Refuse);
         // Problems of the rule as a whole point to its rate.
-        let at = mapping.at("rate");
-        Some(Numbers { mapping, at, algorithm, rate: rule.rate, over, fields: rule.limit.clone() })
+        let whole = mapping.field("rate");
+        Some(Numbers { mapping, whole, algorithm, rate: rule.rate, over, fields: rule.limit.clone() })
     }
 
     /// Reads the fields of a shadow rule. Missing ones are taken from its rule if the algorithm has them.
     pub(super) fn of_candidate(
         candidate: &CandidateFields,
-        mapping: Mapping<'n>,
+        mapping: FileNode<'n>,
         rule: &Numbers<'_>,
-        report: &mut Report<'_>,
     ) -> Option<Numbers<'n>> {
         let algorithm = candidate.algorithm.unwrap_or(rule.algorithm);
-        let own_over = check(&candidate.limit, algorithm, mapping, report)?;
+        let own_over = check(&candidate.limit, algorithm, mapping)?;
         let (own, of_rule) = (candidate.limit.clone(), rule.fields.clone());
         // A burst has no meaning without a limit, so `rate: unlimited` also drops an inherited one.
         let is_limited = candidate.rate != Some(WrittenRate::Unlimited);
@@ -142,18 +128,13 @@ impl<'n> Numbers<'n> {
             None => WrittenOver::Refuse,
         };
         let rate = candidate.rate.unwrap_or(rule.rate);
-        Some(Numbers { mapping, at: mapping.0.at, algorithm, rate, over, fields })
+        Some(Numbers { mapping, whole: mapping, algorithm, rate, over, fields })
     }
 }
 
 /// Checks fields that belong together. Returns `over`, if it is written; `None` after an error.
-fn check(
-    fields: &LimitFields,
-    algorithm: Algorithm,
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> Option<Option<WrittenOver>> {
-    let errors_before = report.errors();
+fn check(fields: &LimitFields, algorithm: Algorithm, mapping: FileNode<'_>) -> Option<Option<WrittenOver>> {
+    let errors_before = mapping.report.errors();
     for (field, only) in ONLY {
         let Some(at) = mapping.key(field).filter(|_| !algorithm.has(field)) else { continue };
         let [others @ .., last] = only else { continue };
@@ -167,26 +148,26 @@ fn check(
             [] => format!("leave `{field}` out, or write `algorithm: {last}`"),
             _ => format!("leave `{field}` out, or write another `algorithm`"),
         };
-        report.error(at, message, help);
+        at.error(message, help);
     }
-    let at = mapping.at("timezone");
+    let at = mapping.field("timezone");
     match (fields.align, &fields.timezone) {
         (Some(Align::First), Some(_)) => {
             let message = "windows that open with the first request of a key have no `timezone`";
-            report.error(at, message, "leave `timezone` out, or `align: first`");
+            at.error(message, "leave `timezone` out, or `align: first`");
         }
         (Some(Align::Utc), Some(_)) => {
             let message = "`align: utc` and a `timezone`: only one of them can hold";
-            report.error(at, message, "leave one of the two out");
+            at.error(message, "leave one of the two out");
         }
         _ => {}
     }
     let over = fields.over.as_ref().zip(mapping.get("over"));
-    let over = over.map(|(over, node)| check_over(over, Mapping(node), report));
-    (report.errors() == errors_before).then_some(over.flatten())
+    let over = over.map(|(over, node)| check_over(over, node));
+    (mapping.report.errors() == errors_before).then_some(over.flatten())
 }
 
-fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<WrittenOver> {
+fn check_over(over: &OverValue, mapping: FileNode<'_>) -> Option<WrittenOver> {
     let OverValue::Mapping(fields) = over else { return Some(WrittenOver::Refuse) };
     match (fields.soft, fields.elastic, fields.lasts) {
         (Some(soft), None, lasts) => {
@@ -195,14 +176,14 @@ fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -
         (None, Some(elastic), None) => return Some(WrittenOver::Elastic(elastic.0)),
         (Some(_), Some(_), _) => {
             let message = "`soft` and `elastic`: only one of them can hold";
-            report.error(mapping.at("elastic"), message, "keep one of the two");
+            mapping.error_at("elastic", message, "keep one of the two");
         }
         (None, Some(_), Some(_)) => {
-            report.error(mapping.at("for"), "`for` belongs to `soft`: elastic has no end", "leave `for` out");
+            mapping.error_at("for", "`for` belongs to `soft`: elastic has no end", "leave `for` out");
         }
         (None, None, _) => {
             let message = "`over` has neither `soft` nor `elastic`";
-            report.error(mapping.0.at, message, "write `over: {soft: 10%}`");
+            mapping.error(message, "write `over: {soft: 10%}`");
         }
     }
     None
@@ -212,17 +193,16 @@ fn check_over(over: &OverValue, mapping: Mapping<'_>, report: &mut Report<'_>) -
 pub(super) fn admitted_work(
     fields: &ConcurrencyFields<'_>,
     key: &[KeyPart],
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
+    mapping: FileNode<'_>,
 ) -> Admitted {
     let mut reader = OverridesReader::new(key, &[]);
-    let overrides = reader.read(&fields.common, mapping, report);
+    let overrides = reader.read(&fields.common, mapping);
     let limit = |own: Max| permits(own, &reader);
     let candidate =
         fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
     let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
     let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
-    admitted.doubt(mapping.at("max"), report);
+    admitted.doubt(mapping.field("max"));
     admitted
 }
 

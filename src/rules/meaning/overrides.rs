@@ -8,14 +8,13 @@ use std::sync::Arc;
 use super::conditions_of;
 use super::limits::Numbers;
 use crate::rules::csv::{Cell, CsvTable};
-use crate::rules::de::{self, Mapping};
+use crate::rules::de::{self, FileNode};
 use crate::rules::file::{Algorithm, CommonFields, ConcurrencyOverrideFields, OverrideFields};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::rate_text::WrittenRate;
 use crate::rules::rows::NotAdded;
 use crate::rules::source::{Report, Span};
 use crate::rules::values::{Max, VALUE_BYTES_MAX};
-use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows, amount, rate_text};
 
 /// The reader of the overrides of one rule. It numbers their quotas from 1; 0 is the quota of the rule or its shadow rule. An
@@ -60,12 +59,11 @@ impl<'k> OverridesReader<'k> {
     pub(super) fn read(
         &mut self,
         fields: &CommonFields<'_>,
-        mapping: Mapping<'_>,
-        report: &mut Report<'_>,
+        mapping: FileNode<'_>,
     ) -> Option<Arc<Overrides>> {
-        let list = mapping.get("overrides").map(|_| self.entries(mapping, report));
+        let list = mapping.get("overrides").map(|_| self.entries(mapping));
         let file = fields.overrides_file.as_ref().zip(mapping.get("overrides_file"));
-        let rows = file.map(|(name, node)| self.rows(name.0, node, report));
+        let rows = file.map(|(name, node)| self.rows(name.0, node));
         if list.is_none() && rows.is_none() {
             return None;
         }
@@ -98,64 +96,63 @@ impl<'k> OverridesReader<'k> {
         Ok(number)
     }
 
-    fn entries(&mut self, mapping: Mapping<'_>, report: &mut Report<'_>) -> Vec<(Vec<Condition>, u32)> {
-        let items = de::items(mapping, "overrides");
+    fn entries(&mut self, mapping: FileNode<'_>) -> Vec<(Vec<Condition>, u32)> {
+        let items = mapping.items("overrides");
         if items.len() > ENTRIES_MAX {
             let message = format!("`overrides` has {} entries", items.len());
             let help =
                 format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
-            report.error(mapping.at("overrides"), message, help);
+            mapping.error_at("overrides", message, help);
             return Vec::new();
         }
         let mut entries = Vec::with_capacity(items.len());
-        for (place, item) in items.iter().enumerate() {
-            let Some(entry) = self.entry(item, report) else { continue };
+        for (place, item) in items.clone().enumerate() {
+            let Some(entry) = self.entry(item) else { continue };
             if entry.0.is_empty() && place + 1 < items.len() {
                 let message = "this override matches every request: those behind it are never looked at";
-                report.warning(item.at, message, "put it last, or give it a `match`");
+                item.warn(message, "put it last, or give it a `match`");
             }
             entries.push(entry);
         }
         entries
     }
 
-    fn entry(&mut self, node: &YamlNode, report: &mut Report<'_>) -> Option<(Vec<Condition>, u32)> {
-        let mapping = Mapping(node);
+    fn entry(&mut self, mapping: FileNode<'_>) -> Option<(Vec<Condition>, u32)> {
         let quota = if self.keepers.is_empty() {
-            de::read(node, report).map(|fields: ConcurrencyOverrideFields| OverrideNumbers::Max(fields.max))
+            mapping.read().map(|fields: ConcurrencyOverrideFields| OverrideNumbers::Max(fields.max))
         } else {
-            de::read(node, report).map(|OverrideFields { rate, burst, .. }| {
+            mapping.read().map(|OverrideFields { rate, burst, .. }| {
                 OverrideNumbers::Rate(OverrideQuota { rate, burst: burst.map(u32::from) })
             })
         };
         let quota = quota?;
-        let conditions = conditions_of(mapping, report);
+        let conditions = conditions_of(mapping);
         if matches!(quota, OverrideNumbers::Rate(rate) if rate.burst.is_some()) && !self.have_bursts() {
-            report.error(mapping.at("burst"), NO_BURST, "leave `burst` out");
+            mapping.error_at("burst", NO_BURST, "leave `burst` out");
             return None;
         }
-        let at = mapping.at(if mapping.has("burst") { "burst" } else { self.column() });
-        let number = report.settle(at, self.number_of(quota))?;
+        let field = mapping.field(if mapping.has("burst") { "burst" } else { self.column() });
+        let number = field.settle(self.number_of(quota))?;
         Some((conditions?, number))
     }
 
-    fn rows(&mut self, name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<(Box<str>, Rows)> {
-        report.settle(node.at, check_file_name(name))?;
+    fn rows(&mut self, name: &str, node: FileNode<'_>) -> Option<(Box<str>, Rows)> {
+        node.settle(check_file_name(name))?;
         if self.key.is_empty() {
             let message = "`overrides_file` lists keys, and this rule has one counter for all";
-            report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
+            node.error(message, "write `key: [user]`, or `overrides` with a `match`");
             return None;
         }
-        let Some(read) = report.source().read_table(name) else {
+        let Some(read) = node.report.source().read_table(name) else {
             let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
-            report.error(node.at, message, "read them from a file");
+            node.error(message, "read them from a file");
             return None;
         };
         let source = match read {
             Ok(source) => source,
             Err(unreadable) if unreadable.problem.position.line > 0 => {
                 // The error is in a line of the table.
-                report.absorb(vec![*unreadable.problem]);
+                node.report.absorb(vec![*unreadable.problem]);
                 return None;
             }
             Err(unreadable) => {
@@ -164,18 +161,18 @@ impl<'k> OverridesReader<'k> {
                     help => help,
                 };
                 let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
-                report.error(node.at, message, help);
+                node.error(message, help);
                 return None;
             }
         };
-        let mut about_table = Report::new(&source);
-        let rows = self.read_table(&mut about_table);
-        report.absorb(about_table.into_problems());
+        let about_table = Report::new(&source);
+        let rows = self.read_table(&about_table);
+        node.report.absorb(about_table.into_problems());
         Some((name.into(), rows))
     }
 
     /// Reads the rows of a table. Errors are reported, up to [`ERRORS_MAX`].
-    fn read_table(&mut self, report: &mut Report<'_>) -> Rows {
+    fn read_table(&mut self, report: &Report<'_>) -> Rows {
         let source = report.source();
         let mut table = CsvTable::new(source.text());
         let mut cells = Vec::new();
@@ -207,7 +204,7 @@ impl<'k> OverridesReader<'k> {
         &self,
         table: &mut CsvTable<'t>,
         cells: &mut Vec<Cell<'t>>,
-        report: &mut Report<'_>,
+        report: &Report<'_>,
     ) -> Option<TableRows> {
         let (key, column) = (self.key, self.column());
         let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([column]).collect();

@@ -11,25 +11,25 @@ use crate::limit::sliding_log::SlidingLogQuota;
 use crate::limit::sliding_window::SlidingWindowQuota;
 use crate::limit::token_bucket::TokenBucketQuota;
 use crate::limit::{LimitError, Quota, Rate, TickScale};
+use crate::rules::de::FileNode;
 use crate::rules::file::{Algorithm, Align};
 use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::{self, impossible};
-use crate::rules::source::{Report, Span};
 use crate::rules::{Allowance, Limit, OverTreatment};
 
 impl Numbers<'_> {
     /// Makes the limit with one allowance per class.
-    pub(super) fn limit(&self, overrides: &OverridesReader<'_>, report: &mut Report<'_>) -> Option<Limit> {
+    pub(super) fn limit(&self, overrides: &OverridesReader<'_>) -> Option<Limit> {
         let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
-        report.settle(self.span_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
+        self.field_of(&own).settle(own.check().and_then(|()| self.allowance(&own, None)))?;
         let all = std::iter::once(&own).chain(overrides.rates());
         let scale = self.scale(all.clone());
         // Overrides were checked when read, so only errors of the common scale remain.
         let allowances = all.map(|override_quota| self.allowance(override_quota, scale)).collect();
-        let allowances: Vec<_> = report.settle(self.at, allowances)?;
-        self.about_soft(allowances.first(), report);
+        let allowances: Vec<_> = self.whole.settle(allowances)?;
+        self.about_soft(allowances.first());
         let soft_for = match self.over {
             Written::Soft(_, span) => span,
             _ => None,
@@ -39,19 +39,19 @@ impl Numbers<'_> {
     }
 
     /// Warns of a soft part of less than one unit.
-    fn about_soft(&self, allowance: Option<&Option<Allowance>>, report: &mut Report<'_>) {
+    fn about_soft(&self, allowance: Option<&Option<Allowance>>) {
         let Some(Some(Allowance { quota, over: OverTreatment::Soft(soft), .. })) = allowance else { return };
         let Written::Soft(share, _) = self.over else { return };
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
             let message = format!("`soft: {}` of {} is less than one", Percent(share), quota.limit());
             let help = format!("write at least {least}, or leave it out");
-            report.warning(self.mapping.at("over"), message, help);
+            self.mapping.warn_at("over", message, help);
         }
     }
 
-    /// Returns the span for an error of the rate together with other fields.
-    fn span_of(&self, own: &OverrideQuota) -> Span {
+    /// Returns the field for an error of the rate together with other fields.
+    fn field_of(&self, own: &OverrideQuota) -> FileNode<'_> {
         let is_set = [
             ("burst", self.fields.burst.is_some()),
             ("queue", self.fields.queue.is_some()),
@@ -61,7 +61,7 @@ impl Numbers<'_> {
         let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let rate_alone = bucket && own.rate.steady().is_err();
         let field = is_set.into_iter().find(|(_, is_set)| *is_set && !rate_alone);
-        self.mapping.at(field.map_or("rate", |(field, _)| field))
+        self.mapping.field(field.map_or("rate", |(field, _)| field))
     }
 
     /// Makes the allowance of this quota; `None` is unlimited. Without `scale`, that of the rate is used.

@@ -4,38 +4,32 @@ use std::time::Duration;
 
 use super::suggest;
 use crate::rules::amount;
-use crate::rules::de::{self, Mapping};
-use crate::rules::file::{
-    BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
-};
+use crate::rules::de::{self, FileNode};
+use crate::rules::file::{BrakeFields, CallersFields, Point, ShedFields, SignalFields};
 use crate::rules::percent::{self, Percent, WHOLE_SHARE};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::shed::{
     BrakeRule, CallerGrouping, FleetReserve, Listen, QueueAge, Shed, ShedPart, SignalRule, SignalSource,
     Workers,
 };
-use crate::rules::source::{Report, Span};
-use crate::rules::values::Name;
-use crate::rules::yaml::YamlNode;
+use crate::rules::source::Report;
+use crate::rules::values::{Fraction, Name};
 
 /// Reads an entry. Parts with errors are left out. `priorities` are those of its domain, highest first, of
 /// which there may be none; `None` if they are unknown.
-pub(crate) fn shed(
-    node: &YamlNode,
-    priorities: Option<&[Box<str>]>,
-    report: &mut Report<'_>,
-) -> Option<Shed> {
-    let fields: ShedFields<'_> = de::read(node, report)?;
-    let mapping = Mapping(node);
-    let part = |part: ShedPart| mapping.get(part.into()).map(Mapping);
-    let callers = fields.callers.as_ref().and_then(|own| callers(own, mapping, report)).unwrap_or_default();
-    let queue_age_of = fields.queue_age.as_ref().zip(part(ShedPart::QueueAge));
+pub(crate) fn shed(mapping: FileNode<'_>, priorities: Option<&[Box<str>]>) -> Option<Shed> {
+    let fields: ShedFields<'_> = mapping.read()?;
+    let part = |part: ShedPart| mapping.get(part.into());
+    let callers = fields.callers.as_ref().and_then(|own| callers(own, mapping)).unwrap_or_default();
+    if let Some((own, mapping)) = fields.queue_age.as_ref().zip(part(ShedPart::QueueAge)) {
+        doubt_queue_age(own, mapping);
+    }
     let workers_of = fields.workers.as_ref().zip(part(ShedPart::Workers));
-    let signals = mapping.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
-    let (name, at) = (fields.pool.0, mapping.at("pool"));
+    let signals = mapping.get("signals").and_then(signals).unwrap_or_default();
+    let (name, at) = (fields.pool.0, mapping.field("pool"));
     if ShedPart::ALL.into_iter().all(|of| part(of).is_none()) && !mapping.has("signals") {
         let message = format!("nothing is refused in the pool {}: no part is written", shown(name));
-        report.warning(at, message, "write a part, such as `workers: {}`, or leave the entry out");
+        at.warn(message, "write a part, such as `workers: {}`, or leave the entry out");
     }
     let reserve = fields.fleet.as_ref().map(|own| FleetReserve {
         mode: own.mode.unwrap_or_default(),
@@ -44,48 +38,40 @@ pub(crate) fn shed(
     });
     let mut shed = Shed {
         pool: name.into(),
-        position: report.source().position(at),
+        position: at.position(),
         slots: fields.slots.map(u32::from),
         callers,
-        queue_age: queue_age_of.map(|(own, mapping)| queue_age(own, mapping, report)),
-        workers: workers_of.and_then(|(own, mapping)| workers(own, mapping, report)),
-        brake: fields.brake.as_ref().and_then(|own| brake(own, report)),
+        queue_age: fields.queue_age,
+        workers: workers_of.and_then(|(own, mapping)| workers(own, mapping)),
+        brake: fields.brake.as_ref().and_then(|own| brake(own, mapping.report)),
         fleet: reserve,
         signals,
     };
     if let Some(priorities) = priorities {
         let reserved_for = fields.fleet.as_ref().and_then(|own| own.reserved_for).map(|name| name.0);
-        settle(&mut shed, reserved_for, mapping, priorities, report);
+        settle(&mut shed, reserved_for, mapping, priorities);
     }
     Some(shed)
 }
 
-fn callers(
-    fields: &CallersFields<'_>,
-    mapping: Mapping<'_>,
-    report: &mut Report<'_>,
-) -> Option<CallerGrouping> {
+fn callers(fields: &CallersFields<'_>, mapping: FileNode<'_>) -> Option<CallerGrouping> {
     let default = CallerGrouping::default();
     let rotate = fields.rotate.map_or(default.rotate, |rotate| rotate.0);
     let Some(by) = &fields.by else { return Some(CallerGrouping { rotate, ..default }) };
-    let at = mapping.get("callers").map_or(mapping.0.at, |node| Mapping(node).at("by"));
+    let at = mapping.field("callers").field("by");
     if by.is_empty() {
         let help = "write attributes that name a caller: `by: [user, ip]`";
-        report.error(at, "`by` has an empty list", help);
+        at.error("`by` has an empty list", help);
         return None;
     }
     if by.len() > ATTRIBUTES_MAX {
-        report.error(
-            at,
-            format!("`by` has {} attributes", by.len()),
-            format!("write at most {ATTRIBUTES_MAX}"),
-        );
+        at.error(format!("`by` has {} attributes", by.len()), format!("write at most {ATTRIBUTES_MAX}"));
         return None;
     }
     let mut names: Vec<Box<str>> = Vec::with_capacity(by.len());
     for item in by {
         let name = item.value.0;
-        if !report.is_new(item.at, name, names.iter().map(|known| &**known), "by") {
+        if !mapping.report.is_new(item.at, name, names.iter().map(|known| &**known), "by") {
             return None;
         }
         names.push(name.into());
@@ -93,63 +79,43 @@ fn callers(
     Some(CallerGrouping { by: names, rotate })
 }
 
-fn queue_age(own: &QueueAgeFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> QueueAge {
-    let default = QueueAge::default();
-    let queue_age = QueueAge {
-        mode: own.mode.unwrap_or_default(),
-        others: own.others.map_or(default.others, |others| others.0),
-        critical: own.critical.map_or(default.critical, |critical| critical.0),
-    };
-    if queue_age.critical < queue_age.others {
-        let at = mapping.at(if own.critical.is_some() { "critical" } else { "others" });
+/// Warns of a `queue_age` that refuses the most important requests first.
+fn doubt_queue_age(own: &QueueAge, mapping: FileNode<'_>) {
+    if own.critical.0 < own.others.0 {
+        let at = mapping.field(if mapping.has("critical") { "critical" } else { "others" });
         let help = "let `critical` be the longer of the two";
-        report.warning(at, "the most important is refused sooner than the others", help);
+        at.warn("the most important is refused sooner than the others", help);
     }
-    queue_age
 }
 
-fn workers(own: &WorkersFields, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Workers> {
-    let default = Workers::default();
-    let exact = own.stripe_exact.unwrap_or_default();
-    let workers = Workers {
-        mode: own.mode.unwrap_or_default(),
-        good: own.good.map_or(default.good, |good| good.0),
-        bad: own.bad.map_or(default.bad, |bad| bad.0),
-        after: own.after.map_or(default.after, |after| after.0),
-        full: own.full.map_or(default.full, |full| full.0),
-        leak: own.leak.map_or(if exact { (0, 1) } else { default.leak }, |leak| leak.0),
-        shed_critical: own.shed_critical.unwrap_or_default(),
-        stripe_exact: exact,
-    };
-    if exact && own.leak.is_some() {
+fn workers(own: &Workers, mapping: FileNode<'_>) -> Option<Workers> {
+    let leak = if own.stripe_exact { Fraction((0, 1)) } else { own.leak };
+    let workers = Workers { leak, ..*own };
+    if own.stripe_exact && mapping.has("leak") {
         let help = "leave one of the two out: as it was published it has none";
-        report.error(
-            mapping.at("leak"),
-            "`stripe_exact: true` and a `leak`: only one of them can hold",
-            help,
-        );
+        mapping.error_at("leak", "`stripe_exact: true` and a `leak`: only one of them can hold", help);
         return None;
     }
-    if workers.good >= workers.bad {
-        let at = mapping.at(if own.bad.is_some() { "bad" } else { "good" });
-        let [good, bad] = [workers.good, workers.bad].map(Percent);
+    if workers.good.0 >= workers.bad.0 {
+        let at = mapping.field(if mapping.has("bad") { "bad" } else { "good" });
+        let [good, bad] = [workers.good.0, workers.bad.0].map(Percent);
         let help = "the host recovers below `good` and sheds above `bad`: leave room in between";
-        report.error(at, format!("`good: {good}` is not below `bad: {bad}`"), help);
+        at.error(format!("`good: {good}` is not below `bad: {bad}`"), help);
         return None;
     }
-    if workers.bad == WHOLE_SHARE {
+    if workers.bad.0 == WHOLE_SHARE {
         let message = "`bad: 100%`: no pool is busier than that, so nothing is refused";
-        report.warning(mapping.at("bad"), message, "write less, such as 80%");
+        mapping.warn_at("bad", message, "write less, such as 80%");
     }
-    if workers.full < FULL_CALM {
+    if workers.full.0 < FULL_CALM {
         let help = "write at least 60s; 120s is known to be calm";
-        report.warning(mapping.at("full"), "shedding that turns up in less than 60s may swing", help);
+        mapping.warn_at("full", "shedding that turns up in less than 60s may swing", help);
     }
     Some(workers)
 }
 
 /// Checks the brake. Without bands they are empty, and depend on the priorities.
-fn brake(own: &BrakeFields, report: &mut Report<'_>) -> Option<BrakeRule> {
+fn brake(own: &BrakeFields, report: &Report<'_>) -> Option<BrakeRule> {
     let bands = own.bands.as_deref().unwrap_or_default();
     if let Some([_, band]) =
         bands.windows(2).find(|pair| matches!(pair, [one, two] if one.value.0 > two.value.0))
@@ -163,66 +129,53 @@ fn brake(own: &BrakeFields, report: &mut Report<'_>) -> Option<BrakeRule> {
 }
 
 /// Checks the parts against the priorities, and completes what depends on them.
-fn settle(
-    shed: &mut Shed,
-    reserved_for: Option<&str>,
-    mapping: Mapping<'_>,
-    priorities: &[Box<str>],
-    report: &mut Report<'_>,
-) {
+fn settle(shed: &mut Shed, reserved_for: Option<&str>, mapping: FileNode<'_>, priorities: &[Box<str>]) {
     if priorities.is_empty() {
         let needs = [ShedPart::Brake, ShedPart::Fleet, ShedPart::Workers].into_iter();
         let needs = needs.filter_map(|part| Some((part, mapping.key(part.into())?)));
-        if let Some((part, at)) = needs.min_by_key(|(_, at)| at.byte) {
+        if let Some((part, at)) = needs.min_by_key(|(_, at)| at.at.byte) {
             // One error suffices, as one line repairs all.
             let message = format!("`{part}` refuses by importance, and the domain has no `priorities`");
-            report.error(at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
+            at.error(message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
         }
         return;
     }
-    let part = |part: ShedPart| mapping.key(part.into()).zip(mapping.get(part.into()).map(Mapping));
-    let at_field = |own: Mapping<'_>, field: &str| own.get(field).map(|node| node.at);
+    let part = |part: ShedPart| mapping.key(part.into()).zip(mapping.get(part.into()));
     if let Some((at, own)) = part(ShedPart::Brake) {
-        settle_brake(shed, priorities, at, at_field(own, "bands"), report);
+        settle_brake(shed, priorities, at, own.get("bands"));
     }
     if let Some((at, own)) = part(ShedPart::Fleet) {
-        settle_reserve(shed, priorities, at, reserved_for.zip(at_field(own, "for")), report);
+        settle_reserve(shed, priorities, at, reserved_for.zip(own.get("for")));
     }
     let never_sheds = priorities.len() < 2 && shed.workers.is_some_and(|workers| !workers.shed_critical);
     if let Some((at, _)) = part(ShedPart::Workers).filter(|_| never_sheds) {
-        report.error(at, alone("workers", priorities), HELP_ALONE);
+        at.error(alone("workers", priorities), HELP_ALONE);
     }
 }
 
-fn settle_brake(
-    shed: &mut Shed,
-    priorities: &[Box<str>],
-    at: Span,
-    bands_at: Option<Span>,
-    report: &mut Report<'_>,
-) {
+fn settle_brake(shed: &mut Shed, priorities: &[Box<str>], at: FileNode<'_>, bands: Option<FileNode<'_>>) {
     let sheddable = priorities.len().saturating_sub(1);
     if sheddable == 0 {
-        report.error(at, alone("brake", priorities), HELP_ALONE);
+        at.error(alone("brake", priorities), HELP_ALONE);
         return;
     }
     let Some(brake) = &mut shed.brake else { return };
-    let Some(bands_at) = bands_at else {
+    let Some(bands) = bands else {
         brake.bands = default_bands(sheddable);
-        doubt_bands(shed, priorities, at, report);
+        doubt_bands(shed, priorities, at);
         return;
     };
     if brake.bands.len() == sheddable {
-        doubt_bands(shed, priorities, bands_at, report);
+        doubt_bands(shed, priorities, bands);
     } else {
         let message = format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
         let names: Vec<_> = priorities.iter().skip(1).rev().map(|name| shown(name)).collect();
-        report.error(bands_at, message, format!("write one for each of {}, in this order", names.join(", ")));
+        bands.error(message, format!("write one for each of {}, in this order", names.join(", ")));
     }
 }
 
 /// Warns of bands that round up to all slots, although they are below 100 %.
-fn doubt_bands(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
+fn doubt_bands(shed: &Shed, priorities: &[Box<str>], at: FileNode<'_>) {
     let (Some(slots), Some(brake)) = (shed.slots, &shed.brake) else { return };
     let is_all = |band: u16| {
         band < WHOLE_SHARE
@@ -245,15 +198,14 @@ fn doubt_bands(shed: &Shed, priorities: &[Box<str>], at: Span, report: &mut Repo
     } else {
         format!("write at most {most}% for it: bands are rounded up to whole slots")
     };
-    report.warning(at, message, help);
+    at.warn(message, help);
 }
 
 fn settle_reserve(
     shed: &mut Shed,
     priorities: &[Box<str>],
-    at: Span,
-    reserved_for: Option<(&str, Span)>,
-    report: &mut Report<'_>,
+    at: FileNode<'_>,
+    reserved_for: Option<(&str, FileNode<'_>)>,
 ) {
     let Some(reserve) = &mut shed.fleet else { return };
     let mut for_at = at;
@@ -261,14 +213,14 @@ fn settle_reserve(
         for_at = name_at;
         let Some(index) = priorities.iter().position(|known| **known == *name) else {
             let message = format!("unknown priority {} in `for`", shown(name));
-            report.error(name_at, message, suggest(name, priorities));
+            name_at.error(message, suggest(name, priorities));
             return;
         };
         reserve.reserved_for = index;
     }
     if reserve.reserved_for + 1 >= priorities.len() {
         let message = "the reserve is for every priority: it reserves no slot";
-        report.error(for_at, message, "write one in `for` that is more important than the last");
+        for_at.error(message, "write one in `for` that is more important than the last");
         return;
     }
     let left = u64::from(WHOLE_SHARE.saturating_sub(reserve.reserve));
@@ -277,7 +229,7 @@ fn settle_reserve(
         let message = format!(
             "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
         );
-        report.warning(at, message, "write a smaller `reserve`: the rest is rounded down to whole slots");
+        at.warn(message, "write a smaller `reserve`: the rest is rounded down to whole slots");
     }
 }
 
@@ -297,47 +249,46 @@ fn default_bands(sheddable: usize) -> Vec<u16> {
         .collect()
 }
 
-fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<SignalRule>> {
-    let pairs = Mapping(node).pairs();
+fn signals(node: FileNode<'_>) -> Option<Vec<SignalRule>> {
+    let pairs = node.pairs();
     if pairs.len() > SIGNALS_MAX {
         let message = format!("`signals` has {} entries", pairs.len());
-        report.error(node.at, message, format!("write at most {SIGNALS_MAX}: each is read every second"));
+        node.error(message, format!("write at most {SIGNALS_MAX}: each is read every second"));
         return None;
     }
     let mut signals: Vec<SignalRule> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let Some(Name(name)) = de::value(key, "signals", report) else { continue };
-        if !report.is_new(key.at, name, signals.iter().map(|known| &*known.name), "signals") {
+        let Some(Name(name)) = key.value("signals") else { continue };
+        if !key.report.is_new(key.at, name, signals.iter().map(|known| &*known.name), "signals") {
             continue;
         }
         if let Some(near) = near(name) {
             let message =
                 format!("{} is a signal that the application pushes: no reading has this name", shown(name));
-            report.warning(key.at, message, format!("did you mean `{near}`?"));
+            key.warn(message, format!("did you mean `{near}`?"));
         }
-        signals.extend(signal(name, value, report));
+        signals.extend(signal(name, value));
     }
     Some(signals)
 }
 
-fn signal(name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<SignalRule> {
-    let fields: SignalFields<'_> = de::read(node, report)?;
-    let mapping = Mapping(node);
+fn signal(name: &str, mapping: FileNode<'_>) -> Option<SignalRule> {
+    let fields: SignalFields<'_> = mapping.read()?;
     let source = match (name, fields.listen) {
         (ACCEPT_QUEUE, Some(text)) => {
-            SignalSource::AcceptQueue(report.settle(mapping.at("listen"), listen(text.0))?)
+            SignalSource::AcceptQueue(mapping.field("listen").settle(listen(text.0))?)
         }
         (ACCEPT_QUEUE, None) => {
             if !mapping.has("listen") {
                 let help =
                     "write `listen: \":8000\"`, the port of the application, or the path of its socket";
-                report.error(node.at, "a signal needs `listen`", help);
+                mapping.error("a signal needs `listen`", help);
             }
             return None;
         }
         (_, Some(_)) => {
             let message = "`listen` belongs to the signal `accept_queue`";
-            report.error(mapping.at("listen"), message, "leave `listen` out");
+            mapping.error_at("listen", message, "leave `listen` out");
             return None;
         }
         (name, None) => {
@@ -346,7 +297,7 @@ fn signal(name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<Signal
         }
     };
     let map = match &fields.map {
-        Some(points) => map(points, mapping, name == ACCEPT_QUEUE, report)?,
+        Some(points) => map(points, mapping, name == ACCEPT_QUEUE)?,
         None => default_map(&source),
     };
     Some(SignalRule { name: name.into(), source, counts: fields.counts.unwrap_or_default(), map })
@@ -373,16 +324,11 @@ fn listen(text: &str) -> Result<Listen, ValueProblem> {
 }
 
 /// Checks points `[sample, utilization]`.
-fn map(
-    written: &[Point<'_>],
-    mapping: Mapping<'_>,
-    is_queue: bool,
-    report: &mut Report<'_>,
-) -> Option<Vec<(u32, u16)>> {
+fn map(written: &[Point<'_>], mapping: FileNode<'_>, is_queue: bool) -> Option<Vec<(u32, u16)>> {
     if !(POINTS_MIN..=POINTS_MAX).contains(&written.len()) {
         let plural = if written.len() == 1 { "" } else { "s" };
         let help = format!("write {POINTS_MIN} to {POINTS_MAX}");
-        report.error(mapping.at("map"), format!("`map` has {} point{plural}", written.len()), help);
+        mapping.error_at("map", format!("`map` has {} point{plural}", written.len()), help);
         return None;
     }
     let mut points: Vec<(u32, u16)> = Vec::with_capacity(written.len());
@@ -391,16 +337,16 @@ fn map(
             true => amount::read_from(sample.value, 0),
             false => percent::read(sample.value, 0, WHOLE_SHARE).map(u32::from),
         };
-        let reading = report.settle(sample.at, reading)?;
+        let reading = mapping.report.settle(sample.at, reading)?;
         if let Some((before, below)) = points.last() {
             if *before >= reading {
                 let help = "write them in rising order, each once";
-                report.error(sample.at, "the readings of `map` do not rise", help);
+                mapping.report.error(sample.at, "the readings of `map` do not rise", help);
                 return None;
             }
             if *below > utilization.value.0 {
                 let help = "a larger reading is never a smaller utilization: write at least as much";
-                report.error(utilization.at, "the utilizations of `map` fall", help);
+                mapping.report.error(utilization.at, "the utilizations of `map` fall", help);
                 return None;
             }
         }

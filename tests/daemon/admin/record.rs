@@ -232,7 +232,8 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     let traced = |arguments: &str| {
         let mut recording = Recording::begin(&daemon, &arguments.replace(' ', ""), arguments);
         let mut wire = daemon.greeted();
-        let ask = |domain: &str| json!([3, 1, domain, [["user", "ann", "path", ODD, "empty", ""]]]);
+        let ask =
+            |domain: &str| json!([3, 1, domain, [["user", "ann", "path", ODD, "empty", "", "name", "ann"]]]);
         wire.ask(&ask("other"));
         wire.ask(&ask("app"));
         recording.await_judged(2 - usize::from(arguments.contains("--domain")));
@@ -242,10 +243,12 @@ fn hashes_values_of_attributes_that_are_not_clear() {
         assert_eq!(pairs.len(), 1);
         pairs[0].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(traced("--clear user --clear path"), ["user", "ann", "path", ODD, "empty", ""]);
+    let clear = traced("--clear user --clear path");
+    assert_eq!(clear[..6], ["user", "ann", "path", ODD, "empty", ""]);
     assert_eq!(replay(&daemon, &daemon.plan.path("--clearuser--clearpath")).0, Some(0));
     let hashed = traced("--domain app");
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
+    assert_ne!(hashed[1], hashed[7], "values of different attributes cannot be compared");
     // A replay names the attributes that its rules match on; a key counts hashes as well as values.
     let (_, _, err) = replay(&daemon, &daemon.plan.path("--domainapp"));
     let warning = "rules look at values of path, which this trace has as hashes: no condition matches them, and \
@@ -332,10 +335,17 @@ fn drops_and_counts_unread_records() {
         assert!(count > 0, "it goes on");
         text.extend_from_slice(&part[..count]);
         let text = String::from_utf8_lossy(&text);
+        let lines_queued = text.matches("a14").count() as f64;
         let report = text.lines().rfind(|line| line.starts_with("{\"report\"") && line.ends_with('}'))?;
         let report: Value = serde_json::from_str(report).unwrap();
-        (report["report"]["dropped"].as_f64() == Some(dropped)).then_some(())
+        (report["report"]["dropped"].as_f64() == Some(dropped) && lines_queued + dropped == 1_400.0)
+            .then_some(())
     });
+    // The queue, read, has room again.
+    for _ in 0..100 {
+        wire.ask(&large);
+    }
+    assert_eq!(scrape(&daemon).series["tidegate_recorded_dropped_total"], dropped);
 }
 
 #[test]

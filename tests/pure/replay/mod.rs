@@ -3,6 +3,7 @@
 mod access_lines;
 mod combined;
 mod lines;
+mod records;
 mod report;
 mod shedding;
 mod suggest;
