@@ -101,7 +101,7 @@ impl RulesInForce {
             return false;
         }
         self.library.begin_with(texts);
-        self.retired.push(self.engine.install_rules(self.library.domains()));
+        self.retired.push(self.engine.install_rules_at(self.library.domains(), self.clock.now().at));
         self.note(&Reading::default());
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: fix those and reload"
@@ -251,7 +251,7 @@ impl RulesInForce {
         let reading = self.library.read_beside(open);
         let after = self.library.domains();
         if before.iter().map(Arc::as_ptr).ne(after.iter().map(Arc::as_ptr)) {
-            self.retired.push(self.engine.install_rules(self.library.domains()));
+            self.retired.push(self.engine.install_rules_at(self.library.domains(), self.clock.now().at));
             self.is_unsaved = true;
             self.proof.begin();
         }

@@ -9,7 +9,7 @@ use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::leases::LeaseCharge;
 use super::remote_check::Shortfall;
-use super::rule_set::CompiledRule;
+use super::rule_set::{CompiledRule, QuotaAge};
 use super::shards::{Shard, Shards, shard_of};
 use super::slots::Slot;
 use super::tag::BlockedUntil;
@@ -42,8 +42,6 @@ pub(super) struct StageCheck {
     /// The state's index in its table, if found.
     table_index: Option<usize>,
     pub(super) allowance: u32,
-    /// The generations before that of the rule in which the quota was in force.
-    generations_kept: u8,
     pub(super) cost: u32,
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
@@ -82,6 +80,7 @@ pub(super) enum OverQuota {
 pub(super) struct CheckContext<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
+    pub(super) compiled: &'a [CompiledRule],
     pub(super) now: Now,
     pub(super) wait_max: Option<Micros>,
     /// Whether elastic quotas have room.
@@ -124,7 +123,6 @@ impl StageCheck {
             digest: key.with_tag_and_salt(tag, salt),
             table_index: None,
             allowance,
-            generations_kept: compiled_rule.generations_kept(allowance),
             cost,
             is_concurrency: compiled_rule.is_concurrency,
             charged: false,
@@ -179,7 +177,7 @@ impl StageCheck {
         }
         let Some(limited_by) = self.find_limit(context) else { return self.judge_unlimited(context) };
         if self.cost == 0 || matches!(limited_by.allowance.over, OverTreatment::Elastic(_)) {
-            self.adopt(&limited_by, context.now, shard);
+            self.adopt(&limited_by, context, shard);
         }
         if self.cost == 0 {
             return;
@@ -205,7 +203,7 @@ impl StageCheck {
         let outcome = match judge(self, shard) {
             Some(outcome) => outcome,
             None => {
-                self.adopt(&limited_by, context.now, shard);
+                self.adopt(&limited_by, context, shard);
                 let again = judge(self, shard);
                 again.unwrap_or_else(|| unreachable!("adopted, it is under the tag that is looked for"))
             }
@@ -250,10 +248,13 @@ impl StageCheck {
         state.is_some_and(|(tag, _)| !A::CONVERTS_STATES || tag == self.digest.tag())
     }
 
-    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity unless its own quota
-    /// was in force then.
-    fn adopt(&self, limited_by: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
-        let mut adopt = |digest: Digest, quota: &Quota, generations_kept: u8| {
+    /// Converts a bucket last changed under other quotas: its time until full stays, cut to what the capacity was when its
+    /// own quota took force, unless that was the case already.
+    fn adopt(&self, limited_by: &LimitedBy<'_>, context: &CheckContext<'_>, shard: &mut Shard) {
+        let compiled_rule = context.compiled.get(self.rule as usize);
+        let compiled_rule = compiled_rule.unwrap_or_else(|| unreachable!("a check is of a rule"));
+        let now = context.now.at;
+        let mut adopt = |digest: Digest, quota: &Quota, age: QuotaAge| {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
                 Quota::LeakyBucket(leaky) => leaky.bucket(),
@@ -263,15 +264,15 @@ impl StageCheck {
             let tag = found.tag();
             if tag != digest.tag() {
                 let state = found.state_mut();
-                let rescaled = state.rescale(tag.scale(), bucket.scale(), now.at);
-                let is_own = digest.tag().generations_since(tag) <= generations_kept;
-                *state = if is_own { rescaled } else { rescaled.clamp_to(bucket, now.at) };
+                let rescaled = state.rescale(tag.scale(), bucket.scale(), now);
+                let is_own = digest.tag().generations_since(tag) <= age.generations;
+                *state = if is_own { rescaled } else { rescaled.clamp_to(bucket, age.since.min(now)) };
                 found.set_tag(digest.tag());
             }
         };
-        adopt(self.digest, &limited_by.allowance.quota, self.generations_kept);
+        adopt(self.digest, &limited_by.allowance.quota, compiled_rule.quota_age(Some(self.allowance)));
         if let OverTreatment::Elastic(second) = &limited_by.allowance.over {
-            adopt(self.elastic_digest(), second, 0);
+            adopt(self.elastic_digest(), second, compiled_rule.quota_age(None));
         }
     }
 

@@ -156,10 +156,19 @@ impl Engine {
 
     /// Installs domains atomically; of two with the same name, which the reader excludes, the first. Rules that
     /// keep their name keep the state of their keys, if comparable, and their switches. Returns the previous
-    /// rule set; dropping it may free thousands of rules.
+    /// rule set; dropping it may free thousands of rules. For the first rules, and where no bucket outlives a change.
     pub fn install_rules<D: Into<Arc<Domain>>>(
         &self,
         domains: impl IntoIterator<Item = D>,
+    ) -> ReplacedRuleSet {
+        self.install_rules_at(domains, Timestamp::ORIGIN)
+    }
+
+    /// Like [`Engine::install_rules`], with the time: buckets fill under a changed quota from then on.
+    pub fn install_rules_at<D: Into<Arc<Domain>>>(
+        &self,
+        domains: impl IntoIterator<Item = D>,
+        at: Timestamp,
     ) -> ReplacedRuleSet {
         let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
         let mut names = HashSet::new();
@@ -167,7 +176,7 @@ impl Engine {
         let mut control = self.control.lock();
         control.configured_domains = domains;
         let is_first = !std::mem::replace(&mut control.installed, true);
-        self.compile_and_install(&mut control, is_first)
+        self.compile_and_install(&mut control, is_first, at)
     }
 
     /// Sets the off switch, which allows everything; a file controls it.
@@ -234,11 +243,17 @@ impl Engine {
         if !control.installed {
             return;
         }
-        let replaced = self.compile_and_install(control, false);
+        // No quota changes.
+        let replaced = self.compile_and_install(control, false, Timestamp::ORIGIN);
         control.retired.push(replaced);
     }
 
-    fn compile_and_install(&self, control: &mut OperatorControl, is_first: bool) -> ReplacedRuleSet {
+    fn compile_and_install(
+        &self,
+        control: &mut OperatorControl,
+        is_first: bool,
+        at: Timestamp,
+    ) -> ReplacedRuleSet {
         let mut slots = self.slots.lock();
         let before = self.rule_set.load_full();
         let mode = control.daemon_mode();
@@ -254,6 +269,7 @@ impl Engine {
             before: &before,
             previous_quotas: &previous_quotas,
             slots: &mut slots,
+            at,
         };
         let rule_set = compiler.compile();
         previous_quotas.add_removed(&before, &rule_set, &self.fingerprints);

@@ -167,6 +167,7 @@ impl<'d> Judgement<'d> {
         CheckContext {
             shards: &self.engine.shards,
             rules: self.compiled.domain.rules(),
+            compiled: &self.compiled.rules,
             now: self.now,
             wait_max,
             has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),

@@ -6,8 +6,8 @@ mod comparable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{describe_key, generations_kept, state_tag_and_salt};
-pub(super) use comparable::{is_shared, permit_salt, share_tag_and_salt};
+pub(super) use comparable::{QuotaAge, is_shared, permit_salt, share_tag_and_salt};
+use comparable::{describe_key, quota_ages, state_tag_and_salt};
 
 use super::Engine;
 use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorControl, RuleName, digest_words};
@@ -93,8 +93,10 @@ pub(super) struct CompiledRule {
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     pub(super) generation: u8,
-    /// The generations before this one in which the quota was in force, by allowance; empty: none.
-    kept: Vec<u8>,
+    /// The ages of the quotas, by allowance; empty: of the last change.
+    ages: Vec<QuotaAge>,
+    /// When its quotas last changed.
+    changed_at: Timestamp,
 }
 
 /// Compiles the configured rules with the operator overrides.
@@ -107,6 +109,8 @@ pub(super) struct Compiler<'e> {
     pub(super) before: &'e CompiledRuleSet,
     pub(super) previous_quotas: &'e PreviousQuotas,
     pub(super) slots: &'e mut Slots,
+    /// When the rules take force.
+    pub(super) at: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -259,9 +263,10 @@ impl CompiledRule {
         blocked.get(&digest_words(&hash.digest(values()))).copied().unwrap_or(Timestamp::ORIGIN)
     }
 
-    #[inline]
-    pub(super) fn generations_kept(&self, allowance: u32) -> u8 {
-        self.kept.get(allowance as usize).copied().unwrap_or_default()
+    /// The age of the quota of an allowance; `None`: of a quota beside it, which is as old as the last change.
+    pub(super) fn quota_age(&self, allowance: Option<u32>) -> QuotaAge {
+        let known = allowance.and_then(|allowance| self.ages.get(allowance as usize));
+        known.copied().unwrap_or(QuotaAge { generations: 0, since: self.changed_at })
     }
 
     #[inline]
@@ -350,10 +355,14 @@ impl Compiler<'_> {
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
         // A rule that counts another unit or key shares no state with the former one.
         let before = before.filter(|(_, compiled_rule)| compiled_rule.identity == identity);
-        let mut kept = Vec::new();
+        let (mut ages, mut changed_at) = (Vec::new(), self.at);
         let inherited = before.map(|(old, compiled_rule)| {
             let is_same = old.overrides == rule.overrides && old.limit == rule.limit;
-            kept = generations_kept(rule, old, &compiled_rule.kept, is_same);
+            if is_same {
+                (ages, changed_at) = (compiled_rule.ages.clone(), compiled_rule.changed_at);
+            } else {
+                ages = quota_ages(rule, (old, compiled_rule), self.at);
+            }
             (is_same, compiled_rule.generation)
         });
         let print = || fingerprint(fingerprints, &rule.limit, rule.overrides.as_deref());
@@ -380,7 +389,8 @@ impl Compiler<'_> {
             unit: 0,
             states,
             generation,
-            kept,
+            ages,
+            changed_at,
         }
     }
 

@@ -247,7 +247,7 @@ impl Player {
         self.records.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
         self.rules.clone_from(&rules);
-        self.engine.install_rules(rules);
+        self.engine.install_rules_at(rules, self.now.at);
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -86,15 +86,19 @@ impl Bench {
         (bench, session)
     }
 
-    /// Installs limits of the domain `api`, other sections of it, or whole files.
+    /// Installs limits of the domain `api`, other sections of it, or whole files, at the origin of time.
     pub(crate) fn install(&self, rules: &str) {
+        self.install_at(rules, at(0));
+    }
+
+    pub(crate) fn install_at(&self, rules: &str, now: Now) {
         let text = match rules.trim_start() {
             text if text.starts_with("domain:") => rules.to_owned(),
             text if text.starts_with('-') => format!("domain: api\nlimits:\n{rules}"),
             _ => format!("domain: api\n{rules}"),
         };
         let parts = text.split("---\n").flat_map(domains);
-        drop(self.engine.install_rules(parts.collect::<Vec<_>>()));
+        drop(self.engine.install_rules_at(parts.collect::<Vec<_>>(), now.at));
     }
 
     /// Opens a session of the pool `web`; 0 is no name.

@@ -171,7 +171,7 @@ impl StageCheck {
         if amount == 0 || matches!(limited_by.allowance.quota, Quota::LeakyBucket(_)) {
             return;
         }
-        self.adopt(&limited_by, context.now, shard);
+        self.adopt(&limited_by, context, shard);
         each_algorithm!(
             &limited_by.allowance.quota,
             quota => self.charge_amount_to_quota(quota, amount, &limited_by, context, shard),

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::CompiledRule;
+use crate::clock::Timestamp;
 use crate::engine::digest::{HashKey, Salt};
 use crate::engine::tag::{GENERATIONS, Tag};
 use crate::limit::{Quota, Rate, share};
@@ -30,20 +32,30 @@ pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashK
     }
 }
 
-/// Returns for each allowance the number of generations before that of `rule` in which its quota was in force, by those of
-/// the rule `before`: a bucket last changed under one of these was not filled under a larger quota. Empty: none.
-pub(super) fn generations_kept(rule: &Rule, before: &Rule, kept_before: &[u8], is_same: bool) -> Vec<u8> {
-    if is_same {
-        return kept_before.to_vec();
-    }
-    let mut known: HashMap<(Rate, u32), u8> = HashMap::new();
-    for (index, bucket) in bucket_numbers(&before.limit).enumerate() {
+/// How long the quota of an allowance has been in force.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct QuotaAge {
+    /// The generations before that of its rule: a bucket last changed under one of these was not filled under another quota.
+    pub(in crate::engine) generations: u8,
+    pub(in crate::engine) since: Timestamp,
+}
+
+/// Returns the age of the quota of each allowance of `rule`, by those of the rule before it, which `at` ends.
+pub(super) fn quota_ages(rule: &Rule, before: (&Rule, &CompiledRule), at: Timestamp) -> Vec<QuotaAge> {
+    let mut known: HashMap<(Rate, u32), QuotaAge> = HashMap::new();
+    for (allowance, bucket) in (0..).zip(bucket_numbers(&before.0.limit)) {
         let Some(bucket) = bucket else { continue };
-        let kept = kept_before.get(index).map_or(1, |kept| kept + 1).min(GENERATIONS_KEPT_MAX);
-        known.entry(bucket).and_modify(|known| *known = kept.max(*known)).or_insert(kept);
+        let age = before.1.quota_age(Some(allowance));
+        let age = QuotaAge { generations: (age.generations + 1).min(GENERATIONS_KEPT_MAX), ..age };
+        let known = known.entry(bucket).or_insert(age);
+        if age.generations > known.generations {
+            *known = age;
+        }
     }
-    let kept = |bucket: Option<(Rate, u32)>| bucket.and_then(|bucket| known.get(&bucket)).copied();
-    bucket_numbers(&rule.limit).map(|bucket| kept(bucket).unwrap_or_default()).collect()
+    let age = |bucket: Option<(Rate, u32)>| bucket.and_then(|bucket| known.get(&bucket)).copied();
+    bucket_numbers(&rule.limit)
+        .map(|bucket| age(bucket).unwrap_or(QuotaAge { generations: 0, since: at }))
+        .collect()
 }
 
 /// The rate and the burst of each allowance that is a bucket.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bench::{Ask, Bench, S};
+use super::bench::{Ask, Bench, S, at};
 use super::engines::domains;
 
 /// Rules before and after; usage of one key before; the reply for that key one second later.
@@ -31,10 +31,10 @@ fn keeps_comparable_state_across_reload() {
         let rules = |quota: &str| format!("  - {{name: a, key: [u], algorithm: {quota}}}\n");
         let mut bench = Bench::new(&rules(before));
         assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
-        bench.install(&rules(after));
+        bench.install_at(&rules(after), at(S));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
         // Another reload of the same rules changes nothing.
-        bench.install(&rules(after));
+        bench.install_at(&rules(after), at(S));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
         // Nor does a time without the rule, whatever changed before.
         for changes in [&[before][..], &["token_bucket, rate: 1/s, burst: 99", before]] {
@@ -42,7 +42,7 @@ fn keeps_comparable_state_across_reload() {
             changes.iter().for_each(|quota| bench.install(&rules(quota)));
             assert!(bench.ask(0, Ask::hit("u=1", used)).starts_with("allow"));
             bench.install("  - {name: b, key: [v], rate: 1/s}\n");
-            bench.install(&rules(after));
+            bench.install_at(&rules(after), at(S));
             assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → none → {after}");
         }
     }

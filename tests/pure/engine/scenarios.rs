@@ -139,7 +139,7 @@ impl Stage {
     }
 
     pub(super) fn install(&self, rules: &str) {
-        self.bench.install(rules);
+        self.bench.install_at(rules, at(self.micros));
     }
 
     pub(super) fn with(rules: &str) -> Stage {

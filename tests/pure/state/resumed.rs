@@ -189,7 +189,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     for _ in 0..200 {
         if twins.rng.below(60) == 0 {
             numbers = (3 + twins.rng.below(6), 3 + twins.rng.below(6));
-            one.install(&written(chosen, concurrency, numbers));
+            one.install_at(&written(chosen, concurrency, numbers), twins.now());
         }
         twins.step(&mut one, None);
     }
@@ -201,10 +201,10 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     let mut other = Fixture::restart(&path, now);
     if twins.rng.below(3) == 0 {
         numbers = (3 + twins.rng.below(6), 3 + twins.rng.below(6));
-        one.install(&written(chosen, concurrency, numbers));
+        one.install_at(&written(chosen, concurrency, numbers), twins.now());
         twins.named = false;
     }
-    other.install(&written(chosen, concurrency, numbers));
+    other.install_at(&written(chosen, concurrency, numbers), twins.now());
     (0..5).for_each(|number| one.close(number, now));
     twins.leases.iter_mut().for_each(|(_, lease, its)| *its = *lease);
     // One session does not return, and ends with its leases.
@@ -216,8 +216,8 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     for _ in 0..200 {
         if twins.rng.below(80) == 0 {
             numbers = (3 + twins.rng.below(6), 3 + twins.rng.below(6));
-            one.install(&written(chosen, concurrency, numbers));
-            other.install(&written(chosen, concurrency, numbers));
+            one.install_at(&written(chosen, concurrency, numbers), twins.now());
+            other.install_at(&written(chosen, concurrency, numbers), twins.now());
         }
         twins.step(&mut one, Some(&mut other));
     }
