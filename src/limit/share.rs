@@ -45,8 +45,6 @@ use strum::{Display, IntoStaticStr};
 pub struct ShareQuota {
     bucket: token_bucket::TokenBucketQuota,
     credit: u16,
-    /// Gives no credit where a host's part of it is less than a unit.
-    in_whole_units: bool,
     /// The most units that requests charge after the fact.
     debt_max: u32,
     derived: Derived,
@@ -222,18 +220,11 @@ impl ShareQuota {
         ShareQuota {
             bucket,
             credit,
-            in_whole_units: false,
             debt_max: bucket.burst(),
             derived: Derived::new(&bucket, credit),
             terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
             window: None,
         }
-    }
-
-    /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
-    /// use one unit.
-    pub fn with_whole_unit_credit(self) -> ShareQuota {
-        ShareQuota { in_whole_units: true, ..self }
     }
 
     pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {

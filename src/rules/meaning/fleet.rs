@@ -150,9 +150,7 @@ fn share_of(quota: share::ShareQuota, max_debt: u32, settings: &FleetSettings) -
         (_, Some(OnMiss::Admit)) if settings.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
-    let quota = quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt);
-    // With a promised `max_over` the credit does not grow with the fleet.
-    if settings.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
+    quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt)
 }
 
 fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
