@@ -63,7 +63,6 @@ pub struct Sync {
     rng: Rng,
     pub counts: SyncCounts,
     tallies: Tallies,
-    calls: Vec<SharedKey>,
 }
 
 impl Sync {
@@ -83,7 +82,6 @@ impl Sync {
             rng: Rng::new(options.seed),
             counts: SyncCounts::default(),
             tallies: Tallies::default(),
-            calls: Vec::new(),
         }
     }
 
@@ -208,9 +206,9 @@ impl Sync {
     }
 
     fn answer_calls(&mut self, now: Now) {
-        let mut calls = std::mem::take(&mut self.calls);
+        let mut calls = Vec::new();
         self.engine.take_due_share_keys(&mut calls);
-        for key in calls.drain(..) {
+        for key in calls {
             let number = match self.key_table.find(&key) {
                 Some(number) => number,
                 None if self.key_table.len() < TRACKED_MAX => self.open(key, now.at),
@@ -230,7 +228,6 @@ impl Sync {
                 }
             }
         }
-        self.calls = calls;
     }
 
     fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
