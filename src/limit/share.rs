@@ -54,7 +54,7 @@ pub struct ShareQuota {
 
 /// How hosts share a budget or a concurrency limit.
 #[derive(Clone, Debug)]
-pub(super) struct FleetTerms {
+pub struct FleetTerms {
     pub(super) when_down: Fallback,
     pub(super) asks: RemoteCheckWait,
     /// The longest wait of a request for a remote check.
@@ -222,7 +222,7 @@ impl ShareQuota {
             credit,
             debt_max: bucket.burst(),
             derived: Derived::new(&bucket, credit),
-            terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
+            terms: FleetTerms::new(when_down, RemoteCheckWait::Never, REMOTE_CHECK_WAIT_DEFAULT),
             window: None,
         }
     }
@@ -340,8 +340,8 @@ impl Derived {
 }
 
 impl FleetTerms {
-    pub(super) fn new(when_down: Fallback, asks: RemoteCheckWait) -> FleetTerms {
-        FleetTerms { when_down, asks, wait_max: REMOTE_CHECK_WAIT_DEFAULT, joined: Arc::default() }
+    pub fn new(when_down: Fallback, asks: RemoteCheckWait, wait_max: Duration) -> FleetTerms {
+        FleetTerms { when_down, asks, wait_max, joined: Arc::default() }
     }
 
     pub(super) fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {

@@ -124,10 +124,12 @@ pub(super) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
                 }
             }
             Quota::Concurrency(quota) => {
-                let quota = quota.clone().shared(settings.on_redis_down).with_wait_max(settings.wait());
-                let asks = matches!(settings.on_miss, None | Some(OnMiss::Ask));
-                allowance.quota =
-                    Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
+                let asks = match settings.on_miss {
+                    None | Some(OnMiss::Ask) => RemoteCheckWait::OnMiss,
+                    Some(OnMiss::Admit | OnMiss::Refuse) => RemoteCheckWait::Never,
+                };
+                let terms = share::FleetTerms::new(settings.on_redis_down, asks, settings.wait());
+                allowance.quota = Quota::Concurrency(quota.clone().shared(terms));
             }
             _ => {}
         }
