@@ -5,7 +5,7 @@ use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::Digest;
 use super::fleet::{FleetConcurrencyLimit, SharedKey};
 use super::rule_set::permit_salt;
-use super::shards::{SHARDS, Shard};
+use super::shards::{SHARDS, Shard, Shards};
 use super::tag::Tag;
 use crate::clock::Now;
 use crate::limit::concurrency::Permits;
@@ -46,6 +46,31 @@ pub struct PermitTotals {
     pub in_use: u64,
 }
 
+impl Shards {
+    /// Changes the permits of a key, or new ones, under the budget of the key, and queues it if its sync is due.
+    pub(super) fn change_permits(
+        &self,
+        shard: &mut Shard,
+        key: &SharedKey,
+        state: Digest,
+        now: Now,
+        change: impl FnOnce(&mut Permits),
+    ) {
+        let may_call = shard.permit_sync_queue.has_room();
+        let change = |permits: &mut Permits| {
+            permits.set_budget(key.budget());
+            change(permits);
+            may_call && permits.take_sync_due()
+        };
+        let fresh = || Permits::none_of(key.budget());
+        let (calls, evicted) = shard.permits.change(state, self.memory(), now, fresh, change);
+        self.count_evictions(evicted);
+        if calls {
+            shard.permit_sync_queue.push(key.digest, Some(key.budget()), &self.permits_due);
+        }
+    }
+}
+
 impl Engine {
     /// Returns every shared concurrency limit of the rules in force, by number.
     pub fn fleet_concurrency_limits(&self) -> Arc<HashMap<u64, FleetConcurrencyLimit>> {
@@ -75,13 +100,7 @@ impl Engine {
 
     fn create_and_change_permits(&self, key: &SharedKey, now: Now, change: impl FnOnce(&mut Permits)) {
         let mut shard = self.shards.lock_for(&key.digest);
-        let change = |permits: &mut Permits| {
-            permits.set_budget(key.budget());
-            change(permits);
-        };
-        let (memory, fresh) = (self.shards.memory(), || Permits::none_of(key.budget()));
-        let ((), evicted) = shard.permits.change(self.permit_state(key), memory, now, fresh, change);
-        self.shards.count_evictions(evicted);
+        self.shards.change_permits(&mut shard, key, self.permit_state(key), now, change);
     }
 
     /// Reserves an idle permit of a key for a pending request, if there is one.

@@ -14,7 +14,7 @@ pub use crate::rules::CellRate;
 pub struct CellQuota {
     /// The version; the highest is in force.
     pub version: u64,
-    /// The refill rate; for a window the approximate mean rate.
+    /// The refill rate; without a meaning for a window.
     pub rate: CellRate,
     /// The burst, or the limit of a window, µtok; at most [`BURST_MAX`].
     pub burst: u64,

@@ -13,6 +13,7 @@ use super::window::CellWindow;
 use super::wire::{EXACT_MAX, ScriptWriter, push_hex};
 use crate::clock::Timestamp;
 use crate::engine::Shortfall;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// The name of a host.
@@ -181,6 +182,30 @@ impl Buckets {
     #[allow(clippy::indexing_slicing, reason = "buckets are those of keys, and commands have no others")]
     fn state(&mut self, bucket: Bucket) -> &mut BucketState {
         &mut self.0[usize::from(bucket.0)]
+    }
+}
+
+/// Parts of commands, each about one key, gathered by bucket.
+#[derive(Debug)]
+pub(super) struct Batches<T>(BTreeMap<Bucket, Vec<T>>);
+
+impl<T> Batches<T> {
+    pub(super) const fn new() -> Batches<T> {
+        Batches(BTreeMap::new())
+    }
+
+    /// Adds a part. Returns those of a command that goes before it, as it is full or names the key already.
+    pub(super) fn add(&mut self, bucket: Bucket, part: T, key: impl Fn(&T) -> [u8; 16]) -> Option<Vec<T>> {
+        let parts = self.0.entry(bucket).or_default();
+        let is_full = parts.len() == CELLS_MAX || parts.iter().any(|before| key(before) == key(&part));
+        let full = is_full.then(|| std::mem::take(parts));
+        parts.push(part);
+        full
+    }
+
+    /// The parts of the last command of each bucket.
+    pub(super) fn rest(self) -> impl Iterator<Item = (Bucket, Vec<T>)> {
+        self.0.into_iter()
     }
 }
 

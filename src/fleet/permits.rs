@@ -10,7 +10,7 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::command::{Bucket, Buckets, CELLS_MAX, CommandHead, Host, ScriptCommand, are_distinct};
+use super::command::{Batches, Bucket, Buckets, CELLS_MAX, CommandHead, Host, ScriptCommand, are_distinct};
 use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
@@ -20,7 +20,7 @@ use super::wire::{ReplyReader, ScriptWriter};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetConcurrencyLimit, PermitReply, SharedKey};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -252,23 +252,27 @@ impl PermitSync {
             self.due.extend(permits.map(|permits| permits.key));
             self.renewals.pop();
         }
-        let mut batches: BTreeMap<Bucket, Vec<PermitRequest>> = BTreeMap::new();
+        let mut batches = Batches::new();
         for key in std::mem::take(&mut self.due) {
             let bucket = self.buckets.of(&key.name());
             for request in self.look(key, now) {
-                let batch = batches.entry(bucket).or_default();
-                let is_twice = batch.iter().any(|before| before.key == key.name());
-                if is_twice || batch.len() == CELLS_MAX {
-                    let (head, requests) = (self.buckets.send(bucket, now.at), std::mem::take(batch));
-                    out.push(ScriptCommand::Permits(PermitCommand { head, host, requests }));
+                if let Some(requests) = batches.add(bucket, request, |request| request.key) {
+                    out.push(self.command(host, bucket, requests, now.at));
                 }
-                batches.entry(bucket).or_default().push(request);
             }
         }
-        for (bucket, requests) in batches.into_iter().filter(|(_, batch)| !batch.is_empty()) {
-            let head = self.buckets.send(bucket, now.at);
-            out.push(ScriptCommand::Permits(PermitCommand { head, host, requests }));
-        }
+        out.extend(batches.rest().map(|(bucket, requests)| self.command(host, bucket, requests, now.at)));
+    }
+
+    fn command(
+        &mut self,
+        host: Host,
+        bucket: Bucket,
+        requests: Vec<PermitRequest>,
+        now: Timestamp,
+    ) -> ScriptCommand {
+        let head = self.buckets.send(bucket, now);
+        ScriptCommand::Permits(PermitCommand { head, host, requests })
     }
 
     fn look(&mut self, key: SharedKey, now: Now) -> Vec<PermitRequest> {

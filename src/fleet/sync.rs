@@ -4,7 +4,7 @@
 mod answered;
 
 use super::cell::{CellReply, CellRequest, TOKEN};
-use super::command::{Bucket, Buckets, CELLS_MAX, Host, ScriptCommand, SyncBatch};
+use super::command::{Batches, Bucket, Buckets, Host, ScriptCommand, SyncBatch};
 use super::host_count::Absence;
 use super::key_sync::{self, NextAction, Pace};
 use super::key_table::KeyTable;
@@ -63,7 +63,6 @@ pub struct Sync {
     rng: Rng,
     pub counts: SyncCounts,
     tallies: Tallies,
-    calls: Vec<SharedKey>,
 }
 
 impl Sync {
@@ -83,7 +82,6 @@ impl Sync {
             rng: Rng::new(options.seed),
             counts: SyncCounts::default(),
             tallies: Tallies::default(),
-            calls: Vec::new(),
         }
     }
 
@@ -136,12 +134,10 @@ impl Sync {
         if !self.status.is_redis_reachable() {
             return;
         }
-        let mut asks = BatchParts::new();
+        let mut asks = Batches::new();
         // Keys that have waited go before keys that are due now.
         while let Some(number) = self.take_waiting().or_else(|| self.key_table.take_due(now.at)) {
-            if self.is_gathered(&asks, number) {
-                self.key_table.schedule(number, now.at.after(NEXT_BATCH));
-            } else if let Some((bucket, ask)) = self.look(number, now) {
+            if let Some((bucket, ask)) = self.look(number, now) {
                 self.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
         }
@@ -210,9 +206,9 @@ impl Sync {
     }
 
     fn answer_calls(&mut self, now: Now) {
-        let mut calls = std::mem::take(&mut self.calls);
+        let mut calls = Vec::new();
         self.engine.take_due_share_keys(&mut calls);
-        for key in calls.drain(..) {
+        for key in calls {
             let number = match self.key_table.find(&key) {
                 Some(number) => number,
                 None if self.key_table.len() < TRACKED_MAX => self.open(key, now.at),
@@ -232,7 +228,6 @@ impl Sync {
                 }
             }
         }
-        self.calls = calls;
     }
 
     fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
@@ -331,7 +326,7 @@ impl Sync {
         }
     }
 
-    /// Adds a request to the batch of its cell bucket, which is sent when full.
+    /// Adds a request to those of its bucket, and makes the command that goes before it.
     fn gather(
         &mut self,
         asks: &mut BatchParts,
@@ -340,16 +335,13 @@ impl Sync {
         now: Timestamp,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let batch = asks.entry(bucket).or_default();
-        batch.push(ask);
-        if batch.len() == CELLS_MAX {
-            let batch = std::mem::take(batch);
+        if let Some(batch) = asks.add(bucket, ask, |(_, ask)| ask.key) {
             out.push(self.command(bucket, batch, now));
         }
     }
 
     fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
-        for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
+        for (bucket, batch) in asks.rest() {
             out.push(self.command(bucket, batch, now));
         }
     }
@@ -365,26 +357,15 @@ impl Sync {
         ScriptCommand::Sync(SyncBatch { head, asks, numbers })
     }
 
-    /// Whether the pending batch has this cell, for another budget: a command names each cell once.
-    fn is_gathered(&self, asks: &BatchParts, number: usize) -> bool {
-        let key = self.key_table.entry(number).key.name();
-        let batch = asks.get(&self.buckets.of(&key));
-        batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
-    }
-
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         if !self.status.is_redis_reachable() {
             return false;
         }
         self.answer_calls(now);
-        let mut asks = BatchParts::new();
+        let mut asks = Batches::new();
         let mut is_left = false;
         for number in self.key_table.numbers() {
-            if self.is_gathered(&asks, number) {
-                is_left = true;
-                continue;
-            }
             let Some(last) = self.last_words(number, now) else { continue };
             is_left = true;
             if let Some((bucket, ask)) = last {
@@ -422,8 +403,8 @@ impl Sync {
     }
 }
 
-/// The parts of the pending batches of one tick, with the numbers of the keys.
-type BatchParts = BTreeMap<Bucket, Vec<(usize, CellRequest)>>;
+/// The requests of one tick, with the numbers of the keys.
+type BatchParts = Batches<(usize, CellRequest)>;
 
 /// Cell buckets on one Redis; a tick sends one command per bucket. With 16 a command had three cells, with
 /// two it has a dozen, which saves Redis and this host a fifth of the work.
@@ -431,9 +412,6 @@ pub const BUCKETS: u16 = 2;
 
 /// Batches of one bucket without a reply: with two buckets 1000 cells, or 2000 cells/s at a round trip of 0.5 s.
 const IN_FLIGHT_MAX: u32 = 16;
-
-/// A key whose cell is already in the pending batch goes out after this time, at the next tick.
-const NEXT_BATCH: Duration = Duration::from_millis(1);
 
 /// The most synced keys: about 50 MB.
 const TRACKED_MAX: usize = 1 << 18;

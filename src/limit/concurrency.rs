@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::share::{Fallback, FleetMember, FleetStatus, FleetTerms, HOLD, RemoteCheckWait};
+use super::share::{Fallback, FleetMember, FleetStatus, FleetTerms, HOLD};
 use super::{Outcome, QuotaLevel};
 use crate::clock::{Micros, Timestamp};
 
@@ -58,23 +58,10 @@ impl LeaseCount {
 }
 
 impl ConcurrencyQuota {
-    /// Returns the limit as one of all hosts together.
+    /// Returns the limit as one of all hosts together. Where no request waits for a remote check, each host has its part of it.
     #[must_use]
-    pub fn shared(self, when_down: Fallback) -> ConcurrencyQuota {
-        ConcurrencyQuota { fleet: Some(FleetTerms::new(when_down, RemoteCheckWait::OnMiss)), ..self }
-    }
-
-    /// Returns the shared limit with each host's part of it in place of remote checks.
-    #[must_use]
-    pub fn without_remote_checks(self) -> ConcurrencyQuota {
-        let asks = RemoteCheckWait::Never;
-        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetTerms { asks, ..fleet }), ..self }
-    }
-
-    /// Returns the shared limit with this longest wait for a remote check.
-    #[must_use]
-    pub fn with_wait_max(self, wait_max: Duration) -> ConcurrencyQuota {
-        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetTerms { wait_max, ..fleet }), ..self }
+    pub fn shared(self, terms: FleetTerms) -> ConcurrencyQuota {
+        ConcurrencyQuota { fleet: Some(terms), ..self }
     }
 
     /// Whether a request without a permit waits for one.

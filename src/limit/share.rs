@@ -45,8 +45,6 @@ use strum::{Display, IntoStaticStr};
 pub struct ShareQuota {
     bucket: token_bucket::TokenBucketQuota,
     credit: u16,
-    /// Gives no credit where a host's part of it is less than a unit.
-    in_whole_units: bool,
     /// The most units that requests charge after the fact.
     debt_max: u32,
     derived: Derived,
@@ -56,7 +54,7 @@ pub struct ShareQuota {
 
 /// How hosts share a budget or a concurrency limit.
 #[derive(Clone, Debug)]
-pub(super) struct FleetTerms {
+pub struct FleetTerms {
     pub(super) when_down: Fallback,
     pub(super) asks: RemoteCheckWait,
     /// The longest wait of a request for a remote check.
@@ -222,18 +220,11 @@ impl ShareQuota {
         ShareQuota {
             bucket,
             credit,
-            in_whole_units: false,
             debt_max: bucket.burst(),
             derived: Derived::new(&bucket, credit),
-            terms: FleetTerms::new(when_down, RemoteCheckWait::Never),
+            terms: FleetTerms::new(when_down, RemoteCheckWait::Never, REMOTE_CHECK_WAIT_DEFAULT),
             window: None,
         }
-    }
-
-    /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
-    /// use one unit.
-    pub fn with_whole_unit_credit(self) -> ShareQuota {
-        ShareQuota { in_whole_units: true, ..self }
     }
 
     pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
@@ -349,8 +340,8 @@ impl Derived {
 }
 
 impl FleetTerms {
-    pub(super) fn new(when_down: Fallback, asks: RemoteCheckWait) -> FleetTerms {
-        FleetTerms { when_down, asks, wait_max: REMOTE_CHECK_WAIT_DEFAULT, joined: Arc::default() }
+    pub fn new(when_down: Fallback, asks: RemoteCheckWait, wait_max: Duration) -> FleetTerms {
+        FleetTerms { when_down, asks, wait_max, joined: Arc::default() }
     }
 
     pub(super) fn join(&self, fleet_status: &Arc<FleetStatus>, budget: u64) {

@@ -206,21 +206,10 @@ impl CellRate {
 
     /// Converts the rate of a rule; `None` if it is too fast, or its numbers are too large, to be counted exactly.
     pub fn of(rate: Rate) -> Option<CellRate> {
-        let (num, den) = in_lowest_terms(parts_of(rate));
-        CellRate::new(num, den)
-    }
-
-    /// Returns a rate near this one that scripts can count, for display and averages only.
-    pub(crate) fn near(rate: Rate) -> CellRate {
-        let mut parts = parts_of(rate);
-        loop {
-            let (num, den) = in_lowest_terms(parts);
-            if let Some(rate) = CellRate::new(num, den) {
-                return rate;
-            }
-            // Repeated halving ends at 1 per 1.
-            parts = ((num / 2).max(1), (den / 2).max(1));
-        }
+        // N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
+        let (num, den) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
+        let common = greatest_common_divisor(num, den).max(1);
+        CellRate::new(num / common, den / common)
     }
 
     /// The millionths of a token of one step.
@@ -232,16 +221,6 @@ impl CellRate {
     pub fn den(self) -> u64 {
         self.den.into()
     }
-}
-
-/// N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
-fn parts_of(rate: Rate) -> (u64, u64) {
-    (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos())
-}
-
-fn in_lowest_terms((num, den): (u64, u64)) -> (u64, u64) {
-    let common = greatest_common_divisor(num, den).max(1);
-    (num / common, den / common)
 }
 
 /// The largest excess over the budget of one key at a given host count, as long as Redis answers and keeps its

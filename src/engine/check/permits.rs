@@ -2,6 +2,7 @@
 
 use super::{CheckContext, StageCheck};
 use crate::clock::Now;
+use crate::engine::fleet::SharedKey;
 use crate::engine::shards::Shard;
 use crate::engine::tag::{PINNED, TableState, Tag};
 use crate::limit::concurrency::Permits;
@@ -30,33 +31,14 @@ impl StageCheck {
         shard: &mut Shard,
     ) {
         shard.begin_progress(self.digest, context.shards, context.now);
-        let in_use = shard.in_use(&self.digest);
-        self.update_permits(quota, context, shard, |permits| permits.record_start(in_use, context.now.at));
-        self.level = Some(self.lease_level(quota, context.now, shard));
-    }
-
-    /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a
-    /// fleet.
-    fn update_permits(
-        &self,
-        quota: &ConcurrencyQuota,
-        context: &CheckContext<'_>,
-        shard: &mut Shard,
-        change: impl FnOnce(&mut Permits),
-    ) {
-        let Some(budget) = quota.budget() else { return };
-        let may_call = shard.permit_sync_queue.has_room();
-        let change = |permits: &mut Permits| {
-            permits.set_budget(budget);
-            change(permits);
-            may_call && permits.take_sync_due()
-        };
-        let (memory, fresh) = (context.shards.memory(), || Permits::none_of(budget));
-        let (calls, evicted) = shard.permits.change(self.digest, memory, context.now, fresh, change);
-        context.shards.count_evictions(evicted);
-        if calls {
-            shard.permit_sync_queue.push(self.key, Some(budget), &context.shards.permits_due);
+        // The sync task learns of the leases of a limit that is shared with a fleet.
+        if let Some(budget) = quota.budget() {
+            let (key, in_use, now) =
+                (SharedKey::new(self.key, budget), shard.in_use(&self.digest), context.now);
+            let record = |permits: &mut Permits| permits.record_start(in_use, now.at);
+            context.shards.change_permits(shard, &key, self.digest, now, record);
         }
+        self.level = Some(self.lease_level(quota, context.now, shard));
     }
 
     /// Returns whether a remote check might bring the missing permit.

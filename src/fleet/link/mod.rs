@@ -27,7 +27,7 @@ pub use failure::{FailureClass, LinkError};
 pub use node::{NodeState, NodeStatus};
 pub use nodes::NodeId;
 pub use reply_parser::ReplyParser;
-pub use url::{Url, UrlError};
+pub use url::Url;
 
 use super::round_trip::TIMEOUT_MAX;
 use connection::CommandResult;
@@ -48,44 +48,21 @@ pub struct LinkOptions {
     pub cluster: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum OptionsError {
-    #[error("no server is named: give a `url`")]
-    NoUrl,
-    #[error("a `user` needs a `password_file`")]
-    UserWithoutPassword,
-    #[error("a `ca_file` is for rediss:// URLs: none is one")]
-    CaWithoutTls,
-    #[error("a cluster is named by redis:// or rediss:// URLs, all alike, without a database")]
-    ClusterUrl,
-    #[error("a server is named twice")]
-    Twice,
-}
-
 impl LinkOptions {
-    /// Checks the options for contradictions.
+    /// Checks what a single field does not show. The settings have at least one URL, each once, and no `ca_file` without TLS.
     ///
     /// # Errors
-    ///
-    /// See [`OptionsError`].
-    pub fn check(&self) -> Result<(), OptionsError> {
-        let first = self.urls.first().ok_or(OptionsError::NoUrl)?;
-        let unlike = |url: &Url| url.host().is_none() || url.database > 0 || url.is_tls() != first.is_tls();
-        let mut texts: Vec<_> = self.urls.iter().map(ToString::to_string).collect();
-        texts.sort_unstable();
-        texts.dedup();
+    /// The contradiction.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let is_tls = self.urls.iter().any(Url::is_tls);
+        let unlike = |url: &Url| url.host().is_none() || url.database > 0 || url.is_tls() != is_tls;
         if self.user.is_some() && self.password_file.is_none() {
-            Err(OptionsError::UserWithoutPassword)
-        } else if self.ca_file.is_some() && !self.urls.iter().any(Url::is_tls) {
-            Err(OptionsError::CaWithoutTls)
-        } else if self.cluster && self.urls.iter().any(unlike) {
-            Err(OptionsError::ClusterUrl)
-        } else if texts.len() < self.urls.len() {
-            Err(OptionsError::Twice)
-        } else {
-            Ok(())
+            return Err("a `user` needs a `password_file`");
         }
+        if self.cluster && self.urls.iter().any(unlike) {
+            return Err("a cluster is named by redis:// or rediss:// URLs, all alike, without a database");
+        }
+        Ok(())
     }
 }
 

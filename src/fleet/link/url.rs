@@ -18,26 +18,6 @@ pub(super) enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// Why a text is not a valid URL. The errors omit the text, which may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum UrlError {
-    #[error("a URL of Redis begins with redis://, rediss://, unix:// or redis+unix://")]
-    Scheme,
-    #[error("a URL holds neither user nor password: name them under `user` and `password_file`")]
-    Credentials,
-    #[error("the host is a name, an IPv4 address or an IPv6 address in brackets")]
-    Host,
-    #[error("the port is a number from 1 to 65535")]
-    Port,
-    #[error("the path of a socket begins with a slash: unix:///run/redis/redis.sock")]
-    Path,
-    #[error("the database is a number from 0 to 9999: redis://host:6379/1, unix:///path?db=1")]
-    Database,
-    #[error("a URL has no options but the database")]
-    Options,
-}
-
 impl Url {
     /// Whether the connection can be read and changed on the network: without TLS, and beyond loopback.
     pub fn is_plain_beyond_loopback(&self) -> bool {
@@ -67,33 +47,33 @@ impl Url {
 }
 
 impl FromStr for Url {
-    type Err = UrlError;
+    /// Why the text is no URL. The errors omit the text, which may hold a password.
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Url, UrlError> {
-        let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
+    fn from_str(text: &str) -> Result<Url, &'static str> {
+        let (scheme, rest) = text.split_once("://").ok_or(NO_SCHEME)?;
         match scheme {
             "redis" => tcp(rest, false),
             "rediss" => tcp(rest, true),
             "unix" | "redis+unix" => unix(rest),
-            _ => Err(UrlError::Scheme),
+            _ => Err(NO_SCHEME),
         }
     }
 }
 
-fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
+fn tcp(rest: &str, tls: bool) -> Result<Url, &'static str> {
     if rest.contains('@') {
-        return Err(UrlError::Credentials);
+        return Err(CREDENTIALS);
     }
     if rest.contains(['?', '#']) {
-        return Err(UrlError::Options);
+        return Err(OPTIONS);
     }
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or(UrlError::Host)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
-            let port =
-                if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(UrlError::Port)?) };
+            let (host, after) = rest.split_once(']').ok_or(NO_HOST)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| NO_HOST)?;
+            let port = if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(NO_PORT)?) };
             (host, port)
         }
         None => match authority.split_once(':') {
@@ -101,9 +81,9 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
             None => (authority, None),
         },
     };
-    let host = checked_host(host).ok_or(UrlError::Host)?;
+    let host = checked_host(host).ok_or(NO_HOST)?;
     let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(UrlError::Port)?,
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(NO_PORT)?,
         None => PORT,
     };
     Ok(Url { place: ServerAddress::Tcp { host, port, tls }, database: number_of_database(database)? })
@@ -116,28 +96,28 @@ fn checked_host(host: &str) -> Option<String> {
     is_host.then(|| host.to_ascii_lowercase())
 }
 
-fn unix(rest: &str) -> Result<Url, UrlError> {
+fn unix(rest: &str) -> Result<Url, &'static str> {
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     if rest.contains('@') && !path.starts_with('/') {
-        return Err(UrlError::Credentials);
+        return Err(CREDENTIALS);
     }
     if !path.starts_with('/') || path.len() < 2 {
-        return Err(UrlError::Path);
+        return Err(NO_PATH);
     }
     let database = match options {
         "" => 0,
-        options => number_of_database(options.strip_prefix("db=").ok_or(UrlError::Options)?)?,
+        options => number_of_database(options.strip_prefix("db=").ok_or(OPTIONS)?)?,
     };
     Ok(Url { place: ServerAddress::Unix(Path::new(path).to_owned()), database })
 }
 
-fn number_of_database(text: &str) -> Result<u32, UrlError> {
+fn number_of_database(text: &str) -> Result<u32, &'static str> {
     match text {
         "" => Ok(0),
         text if text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| UrlError::Database)
+            text.parse().map_err(|_| NO_DATABASE)
         }
-        _ => Err(UrlError::Database),
+        _ => Err(NO_DATABASE),
     }
 }
 
@@ -165,3 +145,11 @@ const PORT: u16 = 6379;
 
 /// The longest DNS name.
 const HOST_BYTES_MAX: usize = 253;
+
+const NO_SCHEME: &str = "a URL of Redis begins with redis://, rediss://, unix:// or redis+unix://";
+const CREDENTIALS: &str = "a URL holds neither user nor password: name them under `user` and `password_file`";
+const NO_HOST: &str = "the host is a name, an IPv4 address or an IPv6 address in brackets";
+const NO_PORT: &str = "the port is a number from 1 to 65535";
+const NO_PATH: &str = "the path of a socket begins with a slash: unix:///run/redis/redis.sock";
+const NO_DATABASE: &str = "the database is a number from 0 to 9999: redis://host:6379/1, unix:///path?db=1";
+const OPTIONS: &str = "a URL has no options but the database";

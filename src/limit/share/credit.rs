@@ -85,7 +85,7 @@ impl ShareState {
             return false;
         }
         let units = quota.credit_units(hosts);
-        if need > units.max(1) || units == 0 && quota.in_whole_units {
+        if need > units.max(1) {
             return false;
         }
         let left = units.max(1) - need;

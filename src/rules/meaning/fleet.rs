@@ -122,10 +122,12 @@ pub(super) fn shared(limit: Limit, settings: &FleetSettings) -> Limit {
                 }
             }
             Quota::Concurrency(quota) => {
-                let quota = quota.clone().shared(settings.on_redis_down).with_wait_max(settings.wait());
-                let asks = matches!(settings.on_miss, None | Some(OnMiss::Ask));
-                allowance.quota =
-                    Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
+                let asks = match settings.on_miss {
+                    None | Some(OnMiss::Ask) => RemoteCheckWait::OnMiss,
+                    Some(OnMiss::Admit | OnMiss::Refuse) => RemoteCheckWait::Never,
+                };
+                let terms = share::FleetTerms::new(settings.on_redis_down, asks, settings.wait());
+                allowance.quota = Quota::Concurrency(quota.clone().shared(terms));
             }
             _ => {}
         }
@@ -148,9 +150,7 @@ fn share_of(quota: share::ShareQuota, max_debt: u32, settings: &FleetSettings) -
         (_, Some(OnMiss::Admit)) if settings.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
-    let quota = quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt);
-    // With a promised `max_over` the credit does not grow with the fleet.
-    if settings.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
+    quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt)
 }
 
 fn may_be_shared(algorithm: &str, given: DefaultScope, at: FileNode<'_>) -> bool {

@@ -12,6 +12,7 @@ use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::limit::Quota;
 use tidegate::limit::concurrency::ConcurrencyQuota;
+use tidegate::limit::share::{FleetTerms, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait};
 use tidegate::rules::{Domain, KeyPart, Limit, Rule};
 
 use super::world::WorkPlan;
@@ -178,8 +179,9 @@ impl WorkHost {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota = ConcurrencyQuota::new(max).shared(plan.base.when_down);
-    let quota = Quota::Concurrency(if plan.asks { quota } else { quota.without_remote_checks() });
+    let asks = if plan.asks { RemoteCheckWait::OnMiss } else { RemoteCheckWait::Never };
+    let terms = FleetTerms::new(plan.base.when_down, asks, REMOTE_CHECK_WAIT_DEFAULT);
+    let quota = Quota::Concurrency(ConcurrencyQuota::new(max).shared(terms));
     let key = vec![KeyPart::plain("tenant")];
     Rule {
         key,

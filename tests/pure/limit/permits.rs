@@ -6,12 +6,20 @@ use std::time::Duration;
 
 use tidegate::clock::Timestamp;
 use tidegate::limit::concurrency::{ConcurrencyQuota, PermitReply, Permits};
-use tidegate::limit::share::{Fallback, FleetStatus};
+use tidegate::limit::share::{Fallback, FleetStatus, FleetTerms, RemoteCheckWait};
 
 const MAX: u32 = 10;
 
+fn alone(when_down: Fallback, asks: RemoteCheckWait) -> ConcurrencyQuota {
+    let terms = FleetTerms::new(when_down, asks, Duration::from_millis(20));
+    ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(terms)
+}
+
 fn quota(when_down: Fallback) -> (ConcurrencyQuota, Arc<FleetStatus>) {
-    let quota = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(when_down);
+    joined(alone(when_down, RemoteCheckWait::OnMiss))
+}
+
+fn joined(quota: ConcurrencyQuota) -> (ConcurrencyQuota, Arc<FleetStatus>) {
     let fleet_status = Arc::new(FleetStatus::default());
     quota.join(&fleet_status, 1);
     fleet_status.set_redis_reachable(true);
@@ -50,7 +58,7 @@ fn leases_need_permits_and_permits_expire() {
 
 #[test]
 fn limits_one_host_before_it_joins() {
-    let alone = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(Fallback::Refuse);
+    let alone = alone(Fallback::Refuse, RemoteCheckWait::OnMiss);
     assert_eq!(alone.usable(None, at(0)), MAX);
     let level = alone.level(None, 3, at(0));
     assert_eq!((level.limit, level.remaining, alone.budget()), (10, 7, None));
@@ -101,8 +109,7 @@ fn falls_back_only_for_the_unanswered_request() {
 #[test]
 fn uses_share_of_host_without_remote_checks() {
     for (hosts, part) in [(2, 5), (3, 3), (20, 1)] {
-        let (quota, fleet_status) = quota(Fallback::Refuse);
-        let quota = quota.without_remote_checks().with_wait_max(Duration::from_millis(20));
+        let (quota, fleet_status) = joined(alone(Fallback::Refuse, RemoteCheckWait::Never));
         fleet_status.set_hosts(hosts);
         assert_eq!((quota.usable(None, at(1)), quota.patience()), (part, Duration::from_millis(20)));
         assert!(!quota.may_obtain(None, at(1)));

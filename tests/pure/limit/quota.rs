@@ -1,6 +1,7 @@
 //! The numbers of quotas and levels, for all algorithms.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
@@ -27,6 +28,7 @@ fn quota_shows_its_configured_numbers() {
     let sliding = sliding_window::SlidingWindowQuota::new(9, 86_400 * SECOND, 6).unwrap();
     let at_once = concurrency::ConcurrencyQuota::new(most);
     let budget = |share| Quota::FleetBudget(Box::new(share));
+    let terms = share::FleetTerms::new(Fallback::Share, share::RemoteCheckWait::Never, Duration::ZERO);
     // Limit, milliseconds of the window, rate and algorithm.
     let table = [
         (Quota::TokenBucket(bucket), (20, 200, "100/s", "token_bucket")),
@@ -37,7 +39,7 @@ fn quota_shows_its_configured_numbers() {
         (Quota::SlidingLog(log), (7, 7_200_000, "7/2h", "sliding_log")),
         (Quota::SlidingWindow(sliding), (9, 86_400_000, "9/day", "sliding_window")),
         (Quota::Concurrency(at_once.clone()), (3, 0, "3 at once", "concurrency")),
-        (Quota::Concurrency(at_once.shared(Fallback::Share)), (3, 0, "3 at once", "concurrency")),
+        (Quota::Concurrency(at_once.shared(terms)), (3, 0, "3 at once", "concurrency")),
         (budget(share::ShareQuota::new(bucket, 0, Fallback::Share)), (20, 200, "100/s", "token_bucket")),
         (budget(shared_window), (5, 60_000, "5/min", "fixed_window")),
     ];

@@ -361,16 +361,6 @@ fn host_share_below_one_token_may_owe_one() {
 }
 
 #[test]
-fn whole_unit_credit_is_zero_below_one_unit() {
-    for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
-        let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
-        let whole = quota.clone().with_whole_unit_credit();
-        let passes = [&quota, &whole].map(|quota| drain(&mut ShareState::fresh(quota, at(0)), quota, at(0)));
-        assert_eq!(passes, [by_default, in_whole_units]);
-    }
-}
-
-#[test]
 fn charged_credit_passes_again_while_redis_has_tokens() {
     // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
     let hour = Rate::new(100, 3_600 * SECOND).unwrap();

@@ -3,7 +3,7 @@
 use super::{count, counted, echo, failure, failures, link, linked, one, said_back, up};
 use crate::prelude::*;
 use redis::Value;
-use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
+use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url};
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
@@ -29,29 +29,29 @@ async fn connects_by_every_kind_of_url() {
 #[test]
 fn rejects_bad_urls_without_quoting_them() {
     let table = [
-        ("redis://user:hush@host", UrlError::Credentials),
-        ("redis://:hush@host:1", UrlError::Credentials),
-        ("unix://hush@x/s", UrlError::Credentials),
-        ("http://host", UrlError::Scheme),
-        ("host:6379", UrlError::Scheme),
-        ("redis://", UrlError::Host),
-        ("redis://a b", UrlError::Host),
-        ("redis://[::1", UrlError::Host),
-        ("redis://[nonsense]:1", UrlError::Host),
-        ("redis://host:0", UrlError::Port),
-        ("redis://host:70000", UrlError::Port),
-        ("redis://::1", UrlError::Host),
-        ("redis://host/one", UrlError::Database),
-        ("redis://host?x=1", UrlError::Options),
-        ("rediss://host#insecure", UrlError::Options),
-        ("unix://relative", UrlError::Path),
-        ("unix:///s?db=x", UrlError::Database),
-        ("unix:///s?user=x", UrlError::Options),
+        ("redis://user:hush@host", "a URL holds neither user nor password"),
+        ("redis://:hush@host:1", "a URL holds neither user nor password"),
+        ("unix://hush@x/s", "a URL holds neither user nor password"),
+        ("http://host", "a URL of Redis begins with"),
+        ("host:6379", "a URL of Redis begins with"),
+        ("redis://", "the host is a name"),
+        ("redis://a b", "the host is a name"),
+        ("redis://[::1", "the host is a name"),
+        ("redis://[nonsense]:1", "the host is a name"),
+        ("redis://host:0", "the port is a number"),
+        ("redis://host:70000", "the port is a number"),
+        ("redis://::1", "the host is a name"),
+        ("redis://host/one", "the database is a number"),
+        ("redis://host?x=1", "a URL has no options"),
+        ("rediss://host#insecure", "a URL has no options"),
+        ("unix://relative", "the path of a socket"),
+        ("unix:///s?db=x", "the database is a number"),
+        ("unix:///s?user=x", "a URL has no options"),
     ];
     for (text, expected) in table {
         let error = text.parse::<Url>().unwrap_err();
-        assert_eq!(error, expected, "{text}");
-        assert!(!error.to_string().contains("hush"));
+        assert!(error.starts_with(expected), "{text}: {error}");
+        assert!(!error.contains("hush"));
     }
     let written = |text: &str| text.parse::<Url>().unwrap().to_string();
     assert_eq!(written("redis://Host"), "redis://host:6379");
