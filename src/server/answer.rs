@@ -14,7 +14,7 @@ use super::pending::PendingRequests;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls};
+use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls, Unmatched};
 use crate::protocol::{
     Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameShape, FrameSplit, RequestFrame, VERSION, WireReply,
     decode_first, encode_fault, encode_reply, split_frame,
@@ -197,7 +197,9 @@ impl FrameHandler {
             Ok(RequestFrame::Check(op, ref judge)) => {
                 self.domains.add(judge.domain, &self.shared, self.info.user);
                 let after = context.decide(op, judge, check, decider, replies, grants);
-                self.domains.unless_unmatched(after, judge.domain, &descriptors, &self.shared)
+                let AfterFrame::Unmatched(reason) = after else { return after };
+                self.domains.log_unmatched(reason, judge.domain, &descriptors, &self.shared, self.info.user);
+                AfterFrame::Continue
             }
             Ok(RequestFrame::Charge(ref charge)) => context.charge(charge, decider, replies),
             Ok(RequestFrame::Ping { id }) => {
@@ -349,7 +351,7 @@ impl SeenDomains {
         }
     }
 
-    /// Adds the user of a domain that has rules, and logs the first requests for others.
+    /// Adds the user of a domain that has rules.
     #[cold]
     fn add_new(&mut self, domain: &str, shared: &ServerState, user: u32) {
         if self.0.is_full() || self.0.iter().any(|known| *known.name == *domain) {
@@ -357,33 +359,38 @@ impl SeenDomains {
         }
         if shared.engine.has_domain(domain) {
             shared.options.telemetry.add_domain_user(domain, user);
-        } else if shared.options.telemetry.add_unknown_domain(domain) {
-            let message = shared.engine.describe_missing(domain);
-            warn!(user, "not limited: {message}");
         }
         self.0.push(SeenDomain { name: domain.into(), is_unmatched: false });
     }
 
-    /// Logs the first request of a domain that no rule matched, by the names of its attributes.
-    #[inline]
-    fn unless_unmatched(
+    /// Logs the first request for a domain without rules, and the first of a domain that no rule matched, by the names of its
+    /// attributes.
+    #[cold]
+    #[inline(never)]
+    fn log_unmatched(
         &mut self,
-        after: AfterFrame,
+        reason: Unmatched,
         domain: &str,
         descriptors: &DescriptorList<'_>,
         shared: &ServerState,
-    ) -> AfterFrame {
-        let AfterFrame::Unmatched = after else { return after };
-        let known = self.0.iter_mut().find(|known| *known.name == *domain && !known.is_unmatched);
-        if let Some(known) = known {
-            known.is_unmatched = true;
-            let in_force = shared.engine.in_force();
-            let describe = || in_force.describe_unmatched(domain, descriptors.attributes());
-            if let Some(message) = shared.options.telemetry.add_unmatched(domain, describe) {
-                warn!("not limited: {message}");
+        user: u32,
+    ) {
+        let telemetry = &shared.options.telemetry;
+        if reason == Unmatched::Domain {
+            if telemetry.add_unknown_domain(domain) {
+                warn!(user, "not limited: {}", shared.engine.describe_missing(domain));
             }
+            return;
         }
-        AfterFrame::Continue
+        let known = self.0.iter_mut().find(|known| *known.name == *domain);
+        if known.is_some_and(|known| std::mem::replace(&mut known.is_unmatched, true)) {
+            return;
+        }
+        let in_force = shared.engine.in_force();
+        let describe = || in_force.describe_unmatched(domain, descriptors.attributes());
+        if let Some(message) = telemetry.add_unmatched(domain, describe) {
+            warn!("not limited: {message}");
+        }
     }
 }
 
@@ -392,8 +399,8 @@ impl SeenDomains {
 pub(super) enum AfterFrame {
     Continue,
     Close,
-    /// As `Continue`: no rule of the domain matched the request.
-    Unmatched,
+    /// As `Continue`: nothing limits the request.
+    Unmatched(Unmatched),
     /// The request has no reply yet: it waits for a remote check.
     Wait(Arc<Shortfalls>),
 }

@@ -76,8 +76,10 @@ impl<'a> RequestContext<'a> {
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
-                if decision.unmatched == Some(Unmatched::Rule) && op != Op::Peek {
-                    return AfterFrame::Unmatched;
+                if let Some(reason) = decision.unmatched
+                    && (reason == Unmatched::Domain || op != Op::Peek)
+                {
+                    return AfterFrame::Unmatched(reason);
                 }
             }
             EngineAnswer::Conflict => self.write_error(Some(frame.id), Code::Invalid, CONFLICT, replies),

