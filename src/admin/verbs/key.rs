@@ -106,7 +106,7 @@ fn undo(
     }
     let [nothing, done] = message;
     let mut still = attributes(&key).map_or("", |key| still_blocked(admin, &rule, key));
-    if some && still.is_empty() && admin.engine.is_over_limit(&rule, key, admin.clock.now()) {
+    if some && still.is_empty() && admin.engine.is_over_own_limit(&rule, key, admin.clock.now()) {
         still =
             "; it is still over the limit, and its next request is refused: `tidegate reset` starts it fresh";
     }

@@ -131,7 +131,8 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, settings: &BlockSettings) 
             .and_then(|own| beyond(&own.over, rule.limit.soft_for, settings.hosts()))
             .unwrap_or_default(),
     );
-    if rule.limit.refused == RefusedCost::Counted {
+    let is_fleet = allowance.is_some_and(|own| matches!(own.quota, Quota::FleetBudget(_)));
+    if rule.limit.refused == RefusedCost::Counted && !is_fleet {
         line("refused", "counted: refused requests are charged as well".to_owned());
     }
     if let Some(lasts) = rule.limit.block {

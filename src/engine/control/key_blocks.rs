@@ -164,10 +164,12 @@ impl Engine {
         Ok(self.remove_block(&mut control, rule, &found) || some)
     }
 
-    /// Whether a key of a rule of this host is over its limit now: the next request of cost one is refused.
-    pub fn is_over_limit<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>, now: Now) -> bool {
+    /// Whether a rule would refuse the next request of a key, if this host alone counts it.
+    pub fn is_over_own_limit<'k>(&self, rule: &RuleName, key: impl Into<NamedKey<'k>>, now: Now) -> bool {
         self.shown_digest(rule, key).is_ok_and(|key| {
-            self.inspect_key(&rule.domain, key, now, |checks| checks.iter().any(|check| check.refuses))
+            self.inspect_key(&rule.domain, key, now, |checks| {
+                checks.iter().any(|check| check.refuses && !is_shared(check.rule))
+            })
         })
     }
 

@@ -3,6 +3,7 @@
 //! down, but to no less than one token or permit.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::KindFields;
 use super::limits::Admitted;
@@ -254,6 +255,11 @@ fn settings(fields: &FleetFields, mapping: FileNode<'_>, is_of_places: bool) -> 
         about_permits(fields, mapping);
     }
     let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
+    if wait > Some(WAIT_OF_CLIENTS) && !never_waits {
+        let field = if fields.wait.is_some() { "wait" } else { "deadline" };
+        let message = "clients wait 20ms by default: where this wait is needed they give up, and their requests pass unjudged";
+        mapping.warn_at(field, message, "give each client a `timeout` that is 5ms longer, or write `15ms`");
+    }
     let on_redis_down = fields.on_redis_down.unwrap_or_default();
     let settings = FleetSettings { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
     (mapping.report.errors() == errors_before).then_some(settings)
@@ -438,3 +444,6 @@ const STRANGERS: &[(&str, &str, &str)] = &[
         "leave `refund_on` out, or write it in a rule of its own with `scope: host`",
     ),
 ];
+
+/// The longest wait that leaves clients the time of a decision within their default timeout of 20 ms.
+const WAIT_OF_CLIENTS: Duration = Duration::from_millis(15);
