@@ -3,12 +3,11 @@
 //!
 //! Sessions are spread over [`TABLES`] tables, each under its own lock. No lock is held for more than a bounded
 //! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
-//! are O(1).
+//! are logarithmic in the leases of its table.
 
 mod lease;
 mod lease_table;
 mod session;
-mod wheel;
 
 use std::collections::HashSet;
 use std::sync::Arc;

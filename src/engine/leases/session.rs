@@ -1,6 +1,6 @@
 //! Sessions: one client process each, over one or more connections.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,9 +128,8 @@ pub(super) struct SessionMember {
     pub(super) slots: u32,
     pub(super) connections: u32,
     pub(super) ends_at: Option<Timestamp>,
-    /// The first of its leases, and their number.
-    pub(super) first: u32,
-    pub(super) leases: u32,
+    /// The slab indexes of its leases.
+    pub(super) leases: BTreeSet<u32>,
     pub(super) holdings: Arc<HeldLeases>,
     pub(super) reports: Reports,
 }
@@ -151,12 +150,12 @@ impl SessionMember {
 
     /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
-        self.slots == 0 || self.leases < self.slots
+        self.slots == 0 || self.leases.len() < self.slots as usize
     }
 
     /// Returns whether ending a lease frees a slot. Call it while the lease still counts.
     pub(super) fn frees_slot(&self) -> bool {
-        self.slots == 0 || self.leases <= self.slots
+        self.slots == 0 || self.leases.len() <= self.slots as usize
     }
 }
 
