@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ServerState;
-use super::processes::SessionKey;
 use crate::clock::Timestamp;
 use crate::engine::Account;
 
@@ -51,7 +50,8 @@ struct ConnectionTable {
 struct ConnectionEntry {
     stream: Weak<UnixStream>,
     user: u32,
-    session: Option<SessionKey>,
+    /// The number of its session.
+    session: Option<u64>,
     activity: Arc<Activity>,
 }
 
@@ -106,7 +106,7 @@ impl ConnectionRegistry {
         self.table.lock().entries.is_empty()
     }
 
-    pub(super) fn set_session(&self, number: u64, session: SessionKey) {
+    pub(super) fn set_session(&self, number: u64, session: u64) {
         if let Some(entry) = self.table.lock().entries.get_mut(&number) {
             entry.session = Some(session);
         }
@@ -122,8 +122,8 @@ impl ConnectionRegistry {
 
     /// Shuts down the reading side of all connections of a session. The bytes that their peers wrote before are
     /// answered.
-    pub(super) fn shut_down_session(&self, session: &SessionKey) {
-        self.table.lock().shut_down(|entry| entry.session == Some(*session));
+    pub(super) fn shut_down_session(&self, session: u64) {
+        self.table.lock().shut_down(|entry| entry.session == Some(session));
     }
 
     pub(super) fn is_draining(&self) -> bool {

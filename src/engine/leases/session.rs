@@ -106,8 +106,8 @@ impl Session {
         self.0.pool.name()
     }
 
-    /// Returns a number that is unique among the live sessions of a pool.
-    pub(in crate::engine) fn number(&self) -> u64 {
+    /// Returns the number of the session, which no other one since the start has had.
+    pub fn number(&self) -> u64 {
         // Generations are unique within a table.
         self.0.id.generation << 8 | self.0.id.table as u64
     }
