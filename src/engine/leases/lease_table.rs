@@ -9,8 +9,7 @@ use slab::Slab;
 
 use super::lease::{Covers, Lease, LeaseCost, LeaseResource, NewLease, Ties};
 use super::session::{
-    ConnectionEnd, ConnectionParams, HeldLeases, OpenSession, Reports, Session, SessionError, SessionId,
-    SessionMember,
+    ConnectionEnd, ConnectionParams, HeldLeases, Reports, Session, SessionError, SessionId, SessionMember,
 };
 use super::{Leases, TABLES};
 use crate::clock::{NANOS_PER_MICRO, Now, Timestamp};
@@ -180,8 +179,9 @@ impl LeaseTable {
     }
 
     /// Returns a session's lease, in the same way.
-    pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
-        self.find(hidden, number).filter(|(_, lease)| lease.member == member)
+    pub(super) fn lease(&mut self, hidden: u32, number: u64, id: SessionId) -> Option<(u32, &Lease)> {
+        self.member(id)?;
+        self.find(hidden, number).filter(|(_, lease)| lease.member == id.member)
     }
 
     /// Takes the cost of a user's live lease, if it covers the refund. `None`: there is no such lease; an
@@ -339,14 +339,12 @@ impl Leases {
         self.walk(LeaseTable::copy_session, visit);
     }
 
-    pub(in crate::engine) fn open_sessions(&self) -> Vec<OpenSession> {
-        let mut all = Vec::new();
-        self.walk(|_, member, open| open.extend(member.open()), &mut |session| all.push(session));
-        all
-    }
-
     /// Reads every session, one per lock, and visits the results without a lock.
-    fn walk<T>(&self, read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>), visit: &mut dyn FnMut(T)) {
+    pub(super) fn walk<T>(
+        &self,
+        read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>),
+        visit: &mut dyn FnMut(T),
+    ) {
         let mut found = Vec::new();
         for number in 0..TABLES {
             let mut from = 0;
