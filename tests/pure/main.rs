@@ -40,6 +40,7 @@ mod descriptors;
 mod diagnostics;
 mod docs_snippets;
 mod engine;
+mod fair_queue;
 mod fleet;
 mod fuzz;
 mod generate;
