@@ -19,6 +19,7 @@ use super::Engine;
 use super::digest::{Digest, HashKey};
 use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES, add_one};
 use super::pool::Pool;
+use super::snapshot::SnapshotEntry;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use crate::terms::WorkOutcome;
@@ -277,7 +278,11 @@ impl Engine {
     #[must_use]
     pub fn open_sessions(&self) -> Vec<OpenSession> {
         let mut all = Vec::new();
-        self.leases.walk(|_, member, open| open.extend(member.open()), &mut |session| all.push(session));
+        self.leases.copy_out(&mut |entry| {
+            if let SnapshotEntry::Session(session) = entry {
+                all.push(*session);
+            }
+        });
         all
     }
 

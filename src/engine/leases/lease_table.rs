@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use slab::Slab;
 
-use super::lease::{Covers, Lease, LeaseCost, LeaseResource, NewLease, Ties};
+use super::lease::{Covers, Lease, LeaseCost, LeaseResource, Ties};
 use super::session::{
     ConnectionEnd, ConnectionParams, HeldLeases, Reports, Session, SessionError, SessionId, SessionMember,
 };
@@ -119,34 +119,6 @@ impl LeaseTable {
         let lease =
             self.ends.first().map_or(never, |(tick, _)| Timestamp::from_nanos(u64::from(*tick) * TICK_NANOS));
         grace.min(lease)
-    }
-
-    /// Begins a lease of a session. `number` makes the number that its holder gets from its slab index.
-    pub(super) fn grant(
-        &mut self,
-        member: u32,
-        connection: u64,
-        new: &NewLease<'_>,
-        at: Timestamp,
-        number: impl FnOnce(u32) -> u64,
-    ) -> Option<u64> {
-        let lease = Lease {
-            number: 0,
-            ends_at: new.starts_at.after(new.ttl),
-            request: new.request,
-            ties: Ties::from_slice(new.ties),
-            cost: new.cost,
-            connection: u32::try_from(connection).unwrap_or(u32::MAX),
-            ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
-            member,
-            is_noncritical: new.is_noncritical,
-        };
-        let index = self.begin(lease, at)?;
-        let number = number(index);
-        if let Some(lease) = self.leases.get_mut(index as usize) {
-            lease.number = number;
-        }
-        Some(number)
     }
 
     /// Adds a lease to its session. Returns its slab index.
@@ -334,17 +306,8 @@ const TICK_NANOS: u64 = 250_000_000;
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 impl Leases {
-    /// Copies every named session with its leases.
+    /// Visits every named session with its leases, one session per lock, without a lock.
     pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.walk(LeaseTable::copy_session, visit);
-    }
-
-    /// Reads every session, one per lock, and visits the results without a lock.
-    pub(super) fn walk<T>(
-        &self,
-        read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>),
-        visit: &mut dyn FnMut(T),
-    ) {
         let mut found = Vec::new();
         for number in 0..TABLES {
             let mut from = 0;
@@ -353,7 +316,7 @@ impl Leases {
                 let mut indices = from..table.members.capacity();
                 let next = indices.find_map(|index| Some((index, table.members.get(index)?)));
                 let Some((index, member)) = next else { break };
-                read(&table, member, &mut found);
+                table.copy_session(member, &mut found);
                 from = index + 1;
                 drop(table);
                 found.drain(..).for_each(&mut *visit);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Leases;
-use super::lease::NewLease;
+use super::lease::{Lease, NewLease, Ties};
 use crate::clock::{Now, Timestamp};
 use crate::engine::digest::Digest;
 use crate::engine::ledger::{Account, AccountUse, add_one};
@@ -195,12 +195,22 @@ impl Reservation<'_> {
         let (leases, session) = (self.leases, self.session);
         let SessionHandle { id, connection, .. } = *session.0;
         let mut table = leases.lock_table(id.table);
-        let owner = table.member(id)?;
-        if owner.reports.take(connection, new.request, now.at) {
+        if table.member(id)?.reports.take(connection, new.request, now.at) {
             return None;
         }
-        let number =
-            table.grant(id.member, connection, new, now.at, |index| leases.numbers.encode_number(index))?;
+        let number = leases.numbers.encode_number(u32::try_from(table.leases.vacant_key()).ok()?);
+        let lease = Lease {
+            number,
+            ends_at: new.starts_at.after(new.ttl),
+            ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
+            request: new.request,
+            connection: u32::try_from(connection).unwrap_or(u32::MAX),
+            is_noncritical: new.is_noncritical,
+            ties: Ties::from_slice(new.ties),
+            cost: new.cost,
+            member: id.member,
+        };
+        table.begin(lease, now.at)?;
         drop(table);
         leases.lower_next_end(now.at.after(new.ttl));
         self.keep();
