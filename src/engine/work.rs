@@ -1,10 +1,12 @@
 //! The resources tied to leases, and the readings of pools.
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::leases::{LeaseCharge, LeaseResource, NewLease, Reservation, Session, WrongPool};
 use super::memory::Memory;
-use super::pool::{OtherHostsSums, PoolReserve};
+use super::pool::{OtherHostsSums, Pool, PoolReserve};
 use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::OverTreatment;
@@ -60,7 +62,8 @@ impl Engine {
     /// Returns whether any pool has a fleet-wide reserve.
     #[must_use]
     pub fn has_fleet_reserve(&self) -> bool {
-        self.pools.all().iter().any(|pool| pool.has_fleet_reserve())
+        let has_reserve = |pool: &Arc<Pool>| pool.shedding().is_some_and(|watch| watch.shed.fleet.is_some());
+        self.pools.all().iter().any(has_reserve)
     }
 
     /// Returns this host's part of every fleet-wide reserve, by pool name, and takes the flags of refusals.
