@@ -245,27 +245,3 @@ impl Activity {
 const WORKING: u64 = 0;
 
 const ENDING: u64 = u64::MAX;
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::Activity;
-    use crate::clock::Timestamp;
-
-    #[test]
-    fn ends_only_after_idle_time() {
-        let (activity, second) = (Activity::default(), Duration::from_secs(1));
-        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        assert!(!activity.end_if_idle(second, at(9)), "it works");
-        activity.set_idle(at(8));
-        assert_eq!(activity.idle_since(), Some(at(8)));
-        assert!(!activity.end_if_idle(2 * second, at(9)), "not for long");
-        assert!(activity.set_working());
-        assert!(!activity.end_if_idle(second, at(20)), "it works again");
-        activity.set_idle(at(10));
-        assert!(activity.end_if_idle(second, at(12)));
-        assert!(!activity.set_working(), "its task does not read any more");
-        assert!(!activity.end_if_idle(second, at(20)), "once");
-    }
-}
