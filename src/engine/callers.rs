@@ -74,16 +74,16 @@ impl CallerSketch {
         let Some(sketches) = self.sketches_of_slot(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
         let shown = |key: Digest| ShownDigest::new(&key, domain, rule).to_hex().to_string();
-        let caller = |SketchEntry { key: [low, high], count, error, text }| Caller {
+        let caller = |(key, SketchEntry { count, error, text })| Caller {
             domain: domain.into(),
             rule: rule.into(),
-            digest: shown(Digest::from_words([low, high])),
+            digest: shown(Digest::from_words(key)),
             text,
             count: count - error,
             error,
             unit: None,
         };
-        let of = |ranking| stand_out(sketches.entries(ranking).into_iter().map(caller));
+        let of = |ranking| stand_out(sketches.entries(ranking).map(caller));
         TopCallers {
             busiest: of(Ranking::Busiest),
             refused: of(Ranking::Refused),

@@ -3,12 +3,11 @@
 //!
 //! Sessions are spread over [`TABLES`] tables, each under its own lock. No lock is held for more than a bounded
 //! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
-//! are O(1).
+//! are logarithmic in the leases of its table.
 
 mod lease;
 mod lease_table;
 mod session;
-mod wheel;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,11 +15,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use strum::EnumCount;
 
+use super::Engine;
 use super::digest::{Digest, HashKey};
 use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES, add_one};
-use super::pool::{Pool, PoolTable};
+use super::pool::Pool;
+use super::snapshot::SnapshotEntry;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
+use crate::terms::WorkOutcome;
 use lease_table::{LeaseTable, MemberEndProgress};
 use session::{HeldLeases, SessionHandle, SessionId};
 
@@ -98,9 +100,6 @@ pub struct NotHeldTotals {
     pub unknown: u64,
 }
 
-/// Receives the ties of ended leases, after all locks are released.
-pub(super) type ReleaseTies<'l> = &'l mut dyn FnMut(&Ties);
-
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
@@ -114,90 +113,6 @@ impl Leases {
             deferred_until: AtomicU64::new(0),
             ended: Default::default(),
             not_held: Default::default(),
-        }
-    }
-
-    /// Opens a connection: joins the named session or begins a new one. Fails if the session belongs to another user, pool or
-    /// slot count, or a bound on sessions is reached.
-    pub(super) fn open_session(
-        &self,
-        opening: &ConnectionParams<'_>,
-        pools: &PoolTable,
-        now: Now,
-    ) -> Result<Session, SessionError> {
-        let table = match &opening.name {
-            Some(name) => self.numbers.table_of(name, TABLES),
-            None => usize::try_from(self.numbers.next()).unwrap_or_default() % TABLES,
-        };
-        let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<HeldLeases>| {
-            let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
-            let id = SessionId { table, member, generation };
-            Session(Arc::new(SessionHandle { id, connection: opening.connection, pool, holdings }))
-        };
-        let mut table = self.lock_table(table);
-        if let Some(joined) = table.join(opening) {
-            let (number, member) = joined?;
-            return Ok(attached(number, member.generation, &member.pool, &member.holdings));
-        }
-        if !add_one(&self.sessions, SESSIONS_MAX) {
-            return Err(SessionError::TooMany);
-        }
-        let of_user = self.ledger.account(opening.user);
-        if !of_user.add_one(&of_user.sessions, USER_SESSIONS_MAX, AccountUse::Sessions) {
-            self.sessions.fetch_sub(1, Ordering::Relaxed);
-            return Err(SessionError::TooMany);
-        }
-        let pool = pools.find_or_create(opening.pool);
-        let holdings = Arc::new(HeldLeases::new(of_user));
-        let (member, generation) = table
-            .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
-            .ok_or(SessionError::TooMany)?;
-        Ok(attached(member, generation, &pool, &holdings))
-    }
-
-    /// Closes one connection of a session; ends a session without a name with its last connection.
-    pub(super) fn close_connection(
-        &self,
-        session: &Session,
-        now: Now,
-        release_ties: ReleaseTies<'_>,
-    ) -> ConnectionEnd {
-        let id = session.0.id;
-        let end = self.lock_table(id.table).leave(id, now.at);
-        match end {
-            ConnectionEnd::Ends => self.end_session(session, now.at, release_ties),
-            ConnectionEnd::EndsAt(at) => self.lower_next_end(at),
-            ConnectionEnd::Stays => {}
-        }
-        end
-    }
-
-    pub(super) fn has_session(&self, session: &Session) -> bool {
-        let id = session.0.id;
-        self.lock_table(id.table).member(id).is_some()
-    }
-
-    pub(super) fn end_session(&self, session: &Session, at: Timestamp, release_ties: ReleaseTies<'_>) {
-        self.end_member(session.0.id, at, release_ties);
-    }
-
-    fn end_member(&self, id: SessionId, at: Timestamp, release_ties: ReleaseTies<'_>) {
-        let mut ended = Vec::new();
-        // In batches, so that no other thread waits for all of them.
-        loop {
-            let mut count = 0;
-            let left = self.lock_table(id.table).end_member(id, at, &mut ended, &mut count);
-            self.count_ended(LeaseEndReason::Session, count);
-            ended.drain(..).for_each(|ties| release_ties(&ties));
-            match left {
-                MemberEndProgress::More => {}
-                // Of two threads that end it concurrently, one gets here.
-                MemberEndProgress::Session => {
-                    self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-                MemberEndProgress::Nothing => return,
-            }
         }
     }
 
@@ -215,50 +130,6 @@ impl Leases {
             return None;
         }
         Some(Reservation { leases: self, session, name })
-    }
-
-    /// Ends one lease of a session. `None`: the session has no such lease, or the lease expired before (it
-    /// then ends as of its expiry).
-    pub(super) fn release(
-        &self,
-        session: &Session,
-        number: u64,
-        why: LeaseEndReason,
-        now: Now,
-        release_ties: ReleaseTies<'_>,
-    ) -> Option<Ties> {
-        let hidden = self.numbers.decode_index(number);
-        let id = session.0.id;
-        let mut table = self.lock_table(id.table);
-        table.member(id)?;
-        let (index, lease) = table.lease(hidden, number, id.member)?;
-        let ends_at = lease.ends_at;
-        // The outcome must not depend on whether `end_due` has run in between.
-        let has_expired = ends_at <= now.at;
-        let ties = table.end(index, ends_at.min(now.at))?;
-        drop(table);
-        self.count_ended(if has_expired { LeaseEndReason::Expired } else { why }, 1);
-        if has_expired {
-            release_ties(&ties);
-            return None;
-        }
-        Some(ties)
-    }
-
-    /// Restarts the time to live of a lease. False: the session holds no such live lease.
-    pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
-        let hidden = self.numbers.decode_index(number);
-        let id = session.0.id;
-        let mut table = self.lock_table(id.table);
-        if table.member(id).is_none() {
-            return false;
-        }
-        // A lease past its time still counts until `end_due` ends it, so that it can be renewed.
-        let Some((index, _)) = table.lease(hidden, number, id.member) else { return false };
-        let ends_at = table.renew(index, now.at);
-        drop(table);
-        self.lower_next_end(ends_at);
-        true
     }
 
     /// Takes the cost of a live lease of a user, if it covers the refund; `Err`: the cost is recorded under
@@ -279,75 +150,9 @@ impl Leases {
     /// Returns whether the session still holds a live lease of this number.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
         let id = session.0.id;
-        let table = self.lock_table(id.table);
-        let lease = table.lease(self.numbers.decode_index(number), number, id.member);
-        lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
-    }
-
-    /// Ends the leases that were granted to abandoned requests, and remembers the requests that may yet be
-    /// granted. Returns the numbers of the ended leases.
-    pub(super) fn abandon(
-        &self,
-        session: &Session,
-        reports: &mut dyn Iterator<Item = (u64, u64)>,
-        now: Now,
-        release_ties: ReleaseTies<'_>,
-    ) -> Vec<u64> {
-        let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
-        if given_up.is_empty() {
-            return Vec::new();
-        }
-        let mut ended = Vec::new();
-        let id = session.0.id;
         let mut table = self.lock_table(id.table);
-        if table.member(id).is_none() {
-            return Vec::new();
-        }
-        let is_one = |connection, request| given_up.remove(&(connection, request));
-        let numbers = table.end_of_requests(id.member, now.at, is_one, &mut ended);
-        if let Some(member) = table.member(id) {
-            given_up
-                .iter()
-                .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
-        }
-        drop(table);
-        self.count_ended(LeaseEndReason::Abandoned, numbers.len() as u64);
-        ended.iter().for_each(release_ties);
-        numbers
-    }
-
-    /// Lets no lease or session end by its time before this one.
-    pub(super) fn defer_ends(&self, until: Timestamp) {
-        self.deferred_until.store(until.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
-    pub(super) fn end_due(&self, now: Now, release_ties: ReleaseTies<'_>) {
-        let now_nanos = now.at.as_nanos();
-        if now_nanos < self.next_end_min.load(Ordering::Acquire)
-            || now_nanos < self.deferred_until.load(Ordering::Relaxed)
-        {
-            return;
-        }
-        self.next_end_min.store(u64::MAX, Ordering::Release);
-        let mut ended = Vec::new();
-        for number in 0..TABLES {
-            loop {
-                let count = self.lock_table(number).end_some(now.at, &mut ended);
-                self.count_ended(LeaseEndReason::Expired, count as u64);
-                ended.drain(..).for_each(|ties| release_ties(&ties));
-                if count == 0 {
-                    break;
-                }
-            }
-            loop {
-                let left = self.lock_table(number).pop_expired_session(now.at);
-                let Some((id, at)) = left else { break };
-                self.end_member(id, at, release_ties);
-            }
-            let none_before = self.lock_table(number).next_end_min();
-            self.lower_next_end(none_before);
-        }
+        let lease = table.lease(self.numbers.decode_index(number), number, id);
+        lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
     /// Counts a number that a session named and does not hold. It locks one table after the other, which is
@@ -417,6 +222,231 @@ impl Leases {
         if let Some(count) = self.ended.get(why as usize) {
             count.fetch_add(leases, Ordering::Relaxed);
         }
+    }
+}
+
+impl Engine {
+    /// Opens a connection: joins its session or begins a new one.
+    ///
+    /// # Errors
+    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
+    pub fn open_session(&self, opening: &ConnectionParams<'_>, now: Now) -> Result<Session, SessionError> {
+        let leases = &self.leases;
+        let table = match &opening.name {
+            Some(name) => leases.numbers.table_of(name, TABLES),
+            None => usize::try_from(leases.numbers.next()).unwrap_or_default() % TABLES,
+        };
+        let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<HeldLeases>| {
+            let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
+            let id = SessionId { table, member, generation };
+            Session(Arc::new(SessionHandle { id, connection: opening.connection, pool, holdings }))
+        };
+        let mut table = leases.lock_table(table);
+        if let Some(joined) = table.join(opening) {
+            let (number, member) = joined?;
+            return Ok(attached(number, member.generation, &member.pool, &member.holdings));
+        }
+        if !add_one(&leases.sessions, SESSIONS_MAX) {
+            return Err(SessionError::TooMany);
+        }
+        let of_user = leases.ledger.account(opening.user);
+        if !of_user.add_one(&of_user.sessions, USER_SESSIONS_MAX, AccountUse::Sessions) {
+            leases.sessions.fetch_sub(1, Ordering::Relaxed);
+            return Err(SessionError::TooMany);
+        }
+        let pool = self.pools.find_or_create(opening.pool);
+        let holdings = Arc::new(HeldLeases::new(of_user));
+        let (member, generation) = table
+            .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
+            .ok_or(SessionError::TooMany)?;
+        Ok(attached(member, generation, &pool, &holdings))
+    }
+
+    /// Closes a connection. Without connections a named session ends after 5 s, one without a name at once.
+    pub fn close_connection(&self, session: &Session, now: Now) -> ConnectionEnd {
+        let id = session.0.id;
+        let end = self.leases.lock_table(id.table).leave(id, now.at);
+        match end {
+            ConnectionEnd::Ends => self.end_session(session, now),
+            ConnectionEnd::EndsAt(at) => self.leases.lower_next_end(at),
+            ConnectionEnd::Stays => {}
+        }
+        end
+    }
+
+    /// Returns every named session.
+    #[must_use]
+    pub fn open_sessions(&self) -> Vec<OpenSession> {
+        let mut all = Vec::new();
+        self.leases.copy_out(&mut |entry| {
+            if let SnapshotEntry::Session(session) = entry {
+                all.push(*session);
+            }
+        });
+        all
+    }
+
+    /// Returns whether a session has not ended.
+    #[must_use]
+    pub fn has_session(&self, session: &Session) -> bool {
+        let id = session.0.id;
+        self.leases.lock_table(id.table).member(id).is_some()
+    }
+
+    /// Ends a session and all its leases, after its process has died.
+    pub fn end_session(&self, session: &Session, now: Now) {
+        self.end_member(session.0.id, now.at, now);
+    }
+
+    fn end_member(&self, id: SessionId, at: Timestamp, now: Now) {
+        let mut ended = Vec::new();
+        // In batches, so that no other thread waits for all of them.
+        loop {
+            let mut count = 0;
+            let left = self.leases.lock_table(id.table).end_member(id, at, &mut ended, &mut count);
+            self.leases.count_ended(LeaseEndReason::Session, count);
+            self.release_without_outcome(&mut ended, now);
+            match left {
+                MemberEndProgress::More => {}
+                // Of two threads that end it concurrently, one gets here.
+                MemberEndProgress::Session => {
+                    self.leases.sessions.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+                MemberEndProgress::Nothing => return,
+            }
+        }
+    }
+
+    /// Releases a lease. Returns whether the session held it; if not, only counts the error.
+    pub fn release_lease(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
+        let held = self.end_lease(session, lease, outcome, LeaseEndReason::Released, now);
+        if !held {
+            self.leases.count_not_held(session, lease);
+        }
+        held
+    }
+
+    /// Ends a grant that could not be delivered, as if its request had been abandoned.
+    pub fn revoke_lease(&self, session: &Session, lease: u64, now: Now) {
+        self.end_lease(session, lease, WorkOutcome::Dropped, LeaseEndReason::Abandoned, now);
+    }
+
+    /// Ends one lease of a session. Returns whether there was one; one that expired before ends as of its expiry.
+    fn end_lease(
+        &self,
+        session: &Session,
+        number: u64,
+        outcome: WorkOutcome,
+        why: LeaseEndReason,
+        now: Now,
+    ) -> bool {
+        let id = session.0.id;
+        let mut table = self.leases.lock_table(id.table);
+        let lease = table.lease(self.leases.numbers.decode_index(number), number, id);
+        let Some((index, ends_at)) = lease.map(|(index, lease)| (index, lease.ends_at)) else { return false };
+        let Some(ties) = table.end(index, ends_at.min(now.at)) else { return false };
+        drop(table);
+        // The outcome must not depend on whether `end_expired_leases` has run in between.
+        if ends_at <= now.at {
+            self.leases.count_ended(LeaseEndReason::Expired, 1);
+            self.release_without_outcome(&mut vec![ties], now);
+            return false;
+        }
+        self.leases.count_ended(why, 1);
+        self.release_ties(ties.iter(), outcome, why == LeaseEndReason::Abandoned, now);
+        for tie in ties.iter() {
+            if let LeaseResource::IdempotencyKey(name) = tie {
+                self.idempotency.forget_if(&name, &self.shards, |grant| grant.lease == Some(number));
+            }
+        }
+        true
+    }
+
+    /// Restarts the time to live of a lease. Returns whether the session held it.
+    #[must_use]
+    pub fn renew_lease(&self, session: &Session, number: u64, now: Now) -> bool {
+        let id = session.0.id;
+        let mut table = self.leases.lock_table(id.table);
+        // A lease past its time still counts until `end_expired_leases` ends it, so that it can be renewed.
+        let lease = table.lease(self.leases.numbers.decode_index(number), number, id);
+        let ends_at = lease.map(|(index, _)| index).map(|index| table.renew(index, now.at));
+        drop(table);
+        match ends_at {
+            Some(ends_at) => self.leases.lower_next_end(ends_at),
+            None => self.leases.count_not_held(session, number),
+        }
+        ends_at.is_some()
+    }
+
+    /// Ends the leases of abandoned requests, each named by its connection's number and its id; requests
+    /// granted later end at once. Returns the leases that ended.
+    pub fn abandon_requests(
+        &self,
+        session: &Session,
+        reports: &mut dyn Iterator<Item = (u64, u64)>,
+        now: Now,
+    ) -> Vec<u64> {
+        let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
+        if given_up.is_empty() {
+            return Vec::new();
+        }
+        let mut ended = Vec::new();
+        let id = session.0.id;
+        let mut table = self.leases.lock_table(id.table);
+        if table.member(id).is_none() {
+            return Vec::new();
+        }
+        let is_one = |connection, request| given_up.remove(&(connection, request));
+        let numbers = table.end_of_requests(id.member, now.at, is_one, &mut ended);
+        if let Some(member) = table.member(id) {
+            given_up
+                .iter()
+                .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
+        }
+        drop(table);
+        self.leases.count_ended(LeaseEndReason::Abandoned, numbers.len() as u64);
+        ended.iter().for_each(|ties| self.release_ties(ties.iter(), WorkOutcome::Dropped, true, now));
+        numbers
+    }
+
+    /// Ends no lease and no session by its time before this one, as renewals may wait unread: leases of work in progress
+    /// must not end because the daemon stood still.
+    pub fn defer_lease_ends(&self, until: Timestamp) {
+        self.leases.deferred_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
+    pub fn end_expired_leases(&self, now: Now) {
+        let (leases, now_nanos) = (&self.leases, now.at.as_nanos());
+        if now_nanos < leases.next_end_min.load(Ordering::Acquire)
+            || now_nanos < leases.deferred_until.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        leases.next_end_min.store(u64::MAX, Ordering::Release);
+        let mut ended = Vec::new();
+        for number in 0..TABLES {
+            loop {
+                let count = leases.lock_table(number).end_some(now.at, &mut ended);
+                leases.count_ended(LeaseEndReason::Expired, count as u64);
+                self.release_without_outcome(&mut ended, now);
+                if count == 0 {
+                    break;
+                }
+            }
+            loop {
+                let left = leases.lock_table(number).pop_expired_session(now.at);
+                let Some((id, at)) = left else { break };
+                self.end_member(id, at, now);
+            }
+            let none_before = leases.lock_table(number).next_end_min();
+            leases.lower_next_end(none_before);
+        }
+    }
+
+    fn release_without_outcome(&self, ended: &mut Vec<Ties>, now: Now) {
+        ended.drain(..).for_each(|ties| self.release_ties(ties.iter(), WorkOutcome::Dropped, false, now));
     }
 }
 

@@ -204,7 +204,7 @@ pub(super) const USER_BYTES_MAX: usize = 16 << 20;
 
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of a lease with its links in its session and on the wheel.
+/// Bytes of a lease with its places in its session and in the order of ends.
 pub(super) const LEASE_BYTES: usize = 88;
 
 /// Bytes of a session: its entries in the table and the pool, its signals and the watch over its process.

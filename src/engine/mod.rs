@@ -192,14 +192,14 @@ impl Engine {
     pub fn tick(&self, now: Now) {
         self.end_expired_overrides(now);
         self.end_expired_leases(now);
-        self.pools.tick(now.at);
+        self.pools.all().iter().for_each(|pool| pool.tick(now.at));
     }
 
     /// Returns whether every pool is at rest and no timed switch is pending: then a tick does no more than
     /// [`Engine::end_expired_leases`] until a request begins or a signal arrives.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.pools.is_at_rest() && self.control.lock().is_at_rest()
+        self.pools.all().iter().all(|pool| pool.is_at_rest()) && self.control.lock().is_at_rest()
     }
 
     /// Returns whether the engine [is at rest](Engine::is_at_rest) and has neither leases nor sessions: then ticks change
@@ -213,7 +213,9 @@ impl Engine {
     /// Returns every pool that has a session or is watched by rules, by name.
     #[must_use]
     pub fn pools(&self, now: Now) -> Vec<PoolView> {
-        self.pools.view(now.at)
+        let mut views: Vec<PoolView> = self.pools.all().iter().map(|pool| pool.view(now.at)).collect();
+        views.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
+        views
     }
 
     /// Returns the counts of leases and sessions.

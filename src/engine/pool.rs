@@ -18,7 +18,6 @@ pub use reserve::{OtherHostsSums, PoolReserve};
 
 use super::gate::{Gate, PoolShedding};
 use super::signals::SignalReadings;
-use super::snapshot::StoredPool;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
 use crate::rules::Mode;
@@ -31,7 +30,7 @@ pub(super) struct Pool {
     name: Box<str>,
     watch: ArcSwapOption<PoolShedding>,
     work: Mutex<WorkIntegral>,
-    controller: Mutex<PoolController>,
+    pub(super) controller: Mutex<PoolController>,
     pub(super) signals: Mutex<SignalReadings>,
     /// Busy slots, of [`Pool::slots`], as decisions read them.
     busy: AtomicU32,
@@ -337,15 +336,6 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
-    pub(super) fn kept(&self) -> Option<StoredPool> {
-        self.controller.lock().kept(&self.name)
-    }
-
-    /// Restores the shedding controller from before a restart, if its parameters are the same.
-    pub(super) fn inherit(&self, stored: &StoredPool, at: Timestamp) {
-        self.controller.lock().inherit(stored, at);
-    }
-
     pub(super) fn view(&self, at: Timestamp) -> PoolView {
         let watch = self.shedding();
         let slots = self.slots();
@@ -467,10 +457,6 @@ impl PoolTable {
         }
     }
 
-    pub(super) fn tick(&self, at: Timestamp) {
-        self.all().iter().for_each(|pool| pool.tick(at));
-    }
-
     /// Forgets unconfigured pools without sessions, and outdated signals.
     pub(super) fn sweep(&self, at: Timestamp) {
         let mut pools = self.0.lock();
@@ -480,16 +466,6 @@ impl PoolTable {
             is_used || Arc::strong_count(pool) > 1
         });
         pools.values().for_each(|pool| pool.signals.lock().forget_old(at));
-    }
-
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.all().iter().all(|pool| pool.is_at_rest())
-    }
-
-    pub(super) fn view(&self, at: Timestamp) -> Vec<PoolView> {
-        let mut views: Vec<PoolView> = self.all().iter().map(|pool| pool.view(at)).collect();
-        views.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
-        views
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Pool>> {

@@ -99,24 +99,3 @@ const READ_MAX: usize = 32;
 const SESSION_PUSHED_MAX: usize = 16;
 
 const PUSHED_MAX: usize = 4_096;
-
-#[cfg(test)]
-mod tests {
-    use super::{SESSION_PUSHED_MAX, SignalReadings};
-    use crate::clock::Timestamp;
-
-    #[test]
-    fn bounds_names_pushed_by_one_session() {
-        let mut signals = SignalReadings::default();
-        for name in 0..1_000 {
-            signals.record(&format!("s{name}"), Some(1), Some(500), Timestamp::ORIGIN);
-        }
-        assert_eq!(signals.readings.len(), SESSION_PUSHED_MAX);
-        signals.record("lag", Some(2), Some(500), Timestamp::ORIGIN);
-        assert_eq!(
-            signals.read("lag", true, Timestamp::ORIGIN),
-            Some(500),
-            "another session has its own names"
-        );
-    }
-}

@@ -33,8 +33,6 @@ pub(super) struct Slots {
     rule_set_number: u64,
     /// Rule sets that a thread may still use, with their numbers.
     in_use: Vec<(u64, Weak<CompiledRuleSet>)>,
-    /// Indexes that may be reused, the longest unused last.
-    free: Vec<usize>,
     given: Vec<NewSlot>,
     /// The counts of rules whose slots were reused.
     pub(super) removed: RuleTotals,
@@ -64,13 +62,6 @@ impl Slots {
         self.in_use.retain(|(_, rule_set)| rule_set.strong_count() > 0);
         // Counts made under dropped rule sets are visible to readers from here on.
         fence(Ordering::Acquire);
-        let is_counted_at = |holder: &SlotRule| {
-            self.in_use.iter().any(|(rule_set, _)| (holder.since..=holder.until).contains(rule_set))
-        };
-        let holders = self.holders.iter().enumerate();
-        self.free = holders.filter(|(_, holder)| !is_counted_at(holder)).map(|(place, _)| place).collect();
-        let until = |place: &usize| self.holders.get(*place).map(|holder| holder.until);
-        self.free.sort_by_key(|place| std::cmp::Reverse(until(place)));
     }
 
     /// Ends the compilation, before the rule set is in force: its slots are not reused while it is in use.
@@ -143,17 +134,17 @@ impl Slots {
         Slot(place)
     }
 
-    fn find_free_slot(&mut self) -> Option<usize> {
+    /// Returns an unused slot, or that of the rule that was removed longest ago and is counted by no thread.
+    fn find_free_slot(&self) -> Option<usize> {
         if self.holders.len() < NAMED_RULES_MAX {
             return Some(self.holders.len());
         }
-        while let Some(place) = self.free.pop() {
-            // Its rule may be part of this rule set again.
-            if self.holders.get(place).is_some_and(|holder| holder.until < self.rule_set_number) {
-                return Some(place);
-            }
-        }
-        None
+        let is_free = |holder: &SlotRule| {
+            let mut in_use = self.in_use.iter().map(|(number, _)| number).chain([&self.rule_set_number]);
+            !in_use.any(|number| (holder.since..=holder.until).contains(number))
+        };
+        let free = self.holders.iter().enumerate().filter(|(_, holder)| is_free(holder));
+        free.min_by_key(|(_, holder)| holder.until).map(|(place, _)| place)
     }
 }
 
@@ -188,26 +179,3 @@ pub(super) const EVERY_SLOT: usize = RULE_SLOTS + NAMED_DOMAINS_MAX + 1;
 const NAMED_PRIORITIES_MAX: usize = 64;
 
 pub(super) const PRIORITY_SLOTS: usize = NAMED_PRIORITIES_MAX + 1;
-
-#[cfg(test)]
-mod tests {
-    use super::{NAMED_DOMAINS_MAX, NAMED_RULES_MAX, OTHER_RULES, Slot, Slots};
-
-    #[test]
-    fn shares_one_slot_beyond_name_limit() {
-        let mut slots = Slots::default();
-        let first = slots.rule_slot("api", "a");
-        assert_eq!(first, slots.rule_slot("api", "a"));
-        for number in 0..2 * NAMED_RULES_MAX {
-            slots.rule_slot("api", &number.to_string());
-        }
-        assert_eq!(slots.rule_slot("api", "one more"), Slot(OTHER_RULES));
-        assert_eq!(slots.rule_slot("api", "a"), first, "it keeps its own");
-        for number in 0..2 * NAMED_DOMAINS_MAX {
-            slots.domain_slot(&number.to_string());
-        }
-        let mut every: Vec<usize> = slots.rules().map(|(_, _, slot)| slot.number()).collect();
-        every.extend(slots.domains().map(|(_, slot)| slot.number()));
-        assert_eq!(every, (0..super::EVERY_SLOT).collect::<Vec<_>>());
-    }
-}

@@ -1,15 +1,14 @@
-//! Sessions and leases from begin to end, with the resources tied to them.
+//! The resources tied to leases, and the readings of pools.
+
+use std::sync::Arc;
 
 use super::Engine;
 use super::algorithm::{AlgorithmTable, each_algorithm};
-use super::leases::{
-    ConnectionEnd, ConnectionParams, LeaseCharge, LeaseEndReason, LeaseResource, NewLease, OpenSession,
-    Reservation, Session, SessionError, Ties, WrongPool,
-};
+use super::leases::{LeaseCharge, LeaseResource, NewLease, Reservation, Session, WrongPool};
 use super::memory::Memory;
-use super::pool::{OtherHostsSums, PoolReserve};
+use super::pool::{OtherHostsSums, Pool, PoolReserve};
 use super::shards::Shard;
-use crate::clock::{Now, Timestamp};
+use crate::clock::Now;
 use crate::rules::OverTreatment;
 use crate::rules::shed::SignalSource;
 use crate::terms::WorkOutcome;
@@ -28,94 +27,10 @@ pub struct HostSignals {
 }
 
 impl Engine {
-    /// Opens a connection: joins its session or begins a new one.
-    ///
-    /// # Errors
-    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub fn open_session(&self, opening: &ConnectionParams<'_>, now: Now) -> Result<Session, SessionError> {
-        self.leases.open_session(opening, &self.pools, now)
-    }
-
-    /// Closes a connection. Without connections a named session ends after 5 s, one without a name at once.
-    pub fn close_connection(&self, session: &Session, now: Now) -> ConnectionEnd {
-        self.leases.close_connection(session, now, &mut self.tie_releaser(false, now))
-    }
-
-    /// Returns every named session.
-    #[must_use]
-    pub fn open_sessions(&self) -> Vec<OpenSession> {
-        self.leases.open_sessions()
-    }
-
-    /// Returns whether a session has not ended.
-    #[must_use]
-    pub fn has_session(&self, session: &Session) -> bool {
-        self.leases.has_session(session)
-    }
-
-    /// Ends a session and all its leases, after its process has died.
-    pub fn end_session(&self, session: &Session, now: Now) {
-        self.leases.end_session(session, now.at, &mut self.tie_releaser(false, now));
-    }
-
-    /// Releases a lease. Returns whether the session held it; if not, only counts the error.
-    pub fn release_lease(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
-        let held = self.end_lease(session, lease, outcome, LeaseEndReason::Released, now);
-        if !held {
-            self.leases.count_not_held(session, lease);
-        }
-        held
-    }
-
-    /// Ends a grant that could not be delivered, as if its request had been abandoned.
-    pub fn revoke_lease(&self, session: &Session, lease: u64, now: Now) {
-        self.end_lease(session, lease, WorkOutcome::Dropped, LeaseEndReason::Abandoned, now);
-    }
-
-    fn end_lease(
-        &self,
-        session: &Session,
-        lease: u64,
-        outcome: WorkOutcome,
-        why: LeaseEndReason,
-        now: Now,
-    ) -> bool {
-        let ended = self.leases.release(session, lease, why, now, &mut self.tie_releaser(false, now));
-        let Some(ties) = ended else { return false };
-        self.release_ties(ties.iter(), outcome, why == LeaseEndReason::Abandoned, now);
-        for tie in ties.iter() {
-            if let LeaseResource::IdempotencyKey(name) = tie {
-                self.idempotency.forget_if(&name, &self.shards, |grant| grant.lease == Some(lease));
-            }
-        }
-        true
-    }
-
-    /// Restarts the time to live of a lease. Returns whether the session held it.
-    #[must_use]
-    pub fn renew_lease(&self, session: &Session, lease: u64, now: Now) -> bool {
-        let held = self.leases.renew(session, lease, now);
-        if !held {
-            self.leases.count_not_held(session, lease);
-        }
-        held
-    }
-
     /// Returns whether a session still holds a lease.
     #[must_use]
     pub fn holds_lease(&self, session: &Session, lease: u64, now: Now) -> bool {
         self.leases.is_live(session, lease, now)
-    }
-
-    /// Ends the leases of abandoned requests, each named by its connection's number and its id; requests
-    /// granted later end at once. Returns the leases that ended.
-    pub fn abandon_requests(
-        &self,
-        session: &Session,
-        reports: &mut dyn Iterator<Item = (u64, u64)>,
-        now: Now,
-    ) -> Vec<u64> {
-        self.leases.abandon(session, reports, now, &mut self.tie_releaser(true, now))
     }
 
     /// Records a signal, in thousandths, that an application pushes about its own pool.
@@ -147,7 +62,8 @@ impl Engine {
     /// Returns whether any pool has a fleet-wide reserve.
     #[must_use]
     pub fn has_fleet_reserve(&self) -> bool {
-        self.pools.all().iter().any(|pool| pool.has_fleet_reserve())
+        let has_reserve = |pool: &Arc<Pool>| pool.shedding().is_some_and(|watch| watch.shed.fleet.is_some());
+        self.pools.all().iter().any(has_reserve)
     }
 
     /// Returns this host's part of every fleet-wide reserve, by pool name, and takes the flags of refusals.
@@ -183,17 +99,6 @@ impl Engine {
         wanted
     }
 
-    /// Ends expired leases and sessions past their grace period, each as of its own time.
-    pub fn end_expired_leases(&self, now: Now) {
-        self.leases.end_due(now, &mut self.tie_releaser(false, now));
-    }
-
-    /// Ends no lease and no session by its time before this one, as renewals may wait unread: leases of work in progress
-    /// must not end because the daemon stood still.
-    pub fn defer_lease_ends(&self, until: Timestamp) {
-        self.leases.defer_ends(until);
-    }
-
     /// Grants a lease that the pool counts already.
     pub(super) fn grant_lease(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let pool = reserved.session.pool();
@@ -206,12 +111,7 @@ impl Engine {
         lease
     }
 
-    /// Returns the release of ties for leases without an outcome.
-    fn tie_releaser(&self, forgets: bool, now: Now) -> impl FnMut(&Ties) + '_ {
-        move |ties| self.release_ties(ties.iter(), WorkOutcome::Dropped, forgets, now)
-    }
-
-    fn release_ties(
+    pub(super) fn release_ties(
         &self,
         ties: impl Iterator<Item = LeaseResource>,
         outcome: WorkOutcome,

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ServerState;
-use super::processes::SessionKey;
 use crate::clock::Timestamp;
 use crate::engine::Account;
 
@@ -51,7 +50,8 @@ struct ConnectionTable {
 struct ConnectionEntry {
     stream: Weak<UnixStream>,
     user: u32,
-    session: Option<SessionKey>,
+    /// The number of its session.
+    session: Option<u64>,
     activity: Arc<Activity>,
 }
 
@@ -106,7 +106,7 @@ impl ConnectionRegistry {
         self.table.lock().entries.is_empty()
     }
 
-    pub(super) fn set_session(&self, number: u64, session: SessionKey) {
+    pub(super) fn set_session(&self, number: u64, session: u64) {
         if let Some(entry) = self.table.lock().entries.get_mut(&number) {
             entry.session = Some(session);
         }
@@ -122,8 +122,8 @@ impl ConnectionRegistry {
 
     /// Shuts down the reading side of all connections of a session. The bytes that their peers wrote before are
     /// answered.
-    pub(super) fn shut_down_session(&self, session: &SessionKey) {
-        self.table.lock().shut_down(|entry| entry.session == Some(*session));
+    pub(super) fn shut_down_session(&self, session: u64) {
+        self.table.lock().shut_down(|entry| entry.session == Some(session));
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -245,27 +245,3 @@ impl Activity {
 const WORKING: u64 = 0;
 
 const ENDING: u64 = u64::MAX;
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::Activity;
-    use crate::clock::Timestamp;
-
-    #[test]
-    fn ends_only_after_idle_time() {
-        let (activity, second) = (Activity::default(), Duration::from_secs(1));
-        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        assert!(!activity.end_if_idle(second, at(9)), "it works");
-        activity.set_idle(at(8));
-        assert_eq!(activity.idle_since(), Some(at(8)));
-        assert!(!activity.end_if_idle(2 * second, at(9)), "not for long");
-        assert!(activity.set_working());
-        assert!(!activity.end_if_idle(second, at(20)), "it works again");
-        activity.set_idle(at(10));
-        assert!(activity.end_if_idle(second, at(12)));
-        assert!(!activity.set_working(), "its task does not read any more");
-        assert!(!activity.end_if_idle(second, at(20)), "once");
-    }
-}

@@ -81,9 +81,10 @@ impl Listener {
     }
 
     fn with(socket: UnixListener, path: PathBuf, owned: Option<OwnedPath>) -> Listener {
-        let listener = Listener { socket, path, owned, file: Arc::default() };
-        listener.file.set_identity(listener.identity());
-        listener
+        let passed = || std::fs::metadata(&path).ok().as_ref().map(file_identity);
+        let identity = owned.as_ref().map(|owned| owned.identity).or_else(passed);
+        let file = SocketFile { identity: Mutex::new(identity), obstacle: Mutex::default() };
+        Listener { socket, path, owned, file: Arc::new(file) }
     }
 
     /// Returns what operators see of the socket file.
@@ -115,7 +116,7 @@ impl Listener {
         let (socket, identity) = listen_at(path, owned.mode, owned.group)?;
         let watched = socket.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(failed)?;
         (self.socket, owned.identity) = (socket, identity);
-        self.file.set_identity(Some(identity));
+        *self.file.identity.lock() = Some(identity);
         Ok(watched)
     }
 
@@ -144,12 +145,6 @@ impl Listener {
 
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Returns device and inode of the socket at the path; `None` if the path of a passed socket does not exist.
-    pub fn identity(&self) -> Option<(u64, u64)> {
-        let passed = || std::fs::metadata(&self.path).ok().as_ref().map(file_identity);
-        self.owned.as_ref().map(|owned| owned.identity).or_else(passed)
     }
 
     /// Duplicates the socket and registers it with the current runtime.
@@ -278,10 +273,6 @@ impl SocketFile {
             )
         };
         obstacle.as_ref().map(text)
-    }
-
-    pub(super) fn set_identity(&self, identity: Option<(u64, u64)>) {
-        *self.identity.lock() = identity;
     }
 }
 

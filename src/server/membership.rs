@@ -4,12 +4,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::ServerState;
-use super::processes::SessionKey;
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{ConnectionEnd, ConnectionParams, Session, SessionError, WorkOutcome};
 use crate::protocol::{Abandoned, Code, HelloFrame};
-use crate::record::{NotedKind, SESSION_BYTES};
+use crate::record::{EventOrigin, NotedKind, SESSION_BYTES};
 use crate::sys;
 
 /// A connection and its user, as the kernel reports it.
@@ -26,7 +25,7 @@ pub(super) struct ConnectionInfo {
 pub(super) struct Membership {
     pub(super) shared: Arc<ServerState>,
     pub(super) session: Session,
-    pub(super) key: SessionKey,
+    pub(super) key: EventOrigin,
     /// The name of the session as the scope of idempotency keys.
     pub(super) session_name: [u8; SESSION_BYTES],
     pub(super) library: ClientKind,
@@ -80,18 +79,19 @@ impl Membership {
             pid,
         };
         let session = shared.engine.open_session(&opening, now)?;
-        let key = SessionKey::new(hello.session, info.user, info.number);
+        let named = session_name(hello.session, info.number);
+        let key = EventOrigin { user: info.user, named, session: session.clone() };
         let member = Membership {
             shared: Arc::clone(shared),
             session,
             key,
-            session_name: key.to_bytes(),
+            session_name: named,
             library,
             is_restricted: shared.options.access.is_restricted(info.user),
         };
-        shared.connections.set_session(info.number, key);
+        shared.connections.set_session(info.number, member.session.number());
         member.record(now.at, || NotedKind::Hello { pool: hello.pool.into(), slots: hello.slots });
-        if !shared.processes.watch(shared, key, info, &member.session, pid.is_some()) {
+        if !shared.processes.watch(shared, info, &member.key, pid.is_some()) {
             shared.engine.end_session(&member.session, now);
             member.record(now.at, || NotedKind::SessionEnded);
             return Err(HelloRefusal::ProcessExited);
@@ -134,7 +134,7 @@ impl Membership {
     #[inline(never)]
     fn record_now(&self, domain: Option<&str>, at: Timestamp, event: impl FnOnce() -> NotedKind) {
         if domain.is_none_or(|domain| self.shared.options.recorder.wants(domain)) {
-            self.shared.options.recorder.note(at, Some(self.key.origin(&self.session)), event());
+            self.shared.options.recorder.note(at, Some(self.key.clone()), event());
         }
     }
 }
@@ -146,9 +146,20 @@ impl Drop for Membership {
             ConnectionEnd::Stays => {}
             ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Disconnected(ends_at)),
             ConnectionEnd::Ends => {
-                self.shared.processes.forget(&self.key, &self.shared.engine);
+                self.shared.processes.forget(&self.session);
                 self.record(now.at, || NotedKind::SessionEnded);
             }
         }
     }
+}
+
+/// Encodes the name of a session, unique among those of its user. One from HELLO never equals the number of a connection.
+fn session_name(hello: Option<[u8; 16]>, connection: u64) -> [u8; SESSION_BYTES] {
+    let mut encoded = [0; SESSION_BYTES];
+    let number = connection.to_le_bytes();
+    let bytes = [u8::from(hello.is_some())]
+        .into_iter()
+        .chain(hello.as_ref().map_or(&number[..], |name| name).iter().copied());
+    encoded.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    encoded
 }

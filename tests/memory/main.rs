@@ -22,6 +22,7 @@ mod protocol;
 mod reloads;
 mod reported;
 mod stack;
+mod turns;
 
 use std::sync::Arc;
 

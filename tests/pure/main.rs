@@ -41,6 +41,7 @@ mod diagnostics;
 mod docs_snippets;
 mod doctor;
 mod engine;
+mod fair_queue;
 mod fleet;
 mod fuzz;
 mod generate;

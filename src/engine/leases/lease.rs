@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, HashKey, KeyHash, Salt};
-use crate::engine::ledger::LEASE_BYTES;
 use crate::engine::sync::{AtomicU64, Ordering};
 use crate::limit::malloc_block_bytes;
 
@@ -31,12 +30,6 @@ pub struct Lease {
     /// The number of its session in the table.
     #[serde(skip)]
     pub(super) member: u32,
-    #[serde(skip)]
-    pub(super) in_session: LeaseLink,
-    #[serde(skip)]
-    pub(super) on_spoke: LeaseLink,
-    #[serde(skip)]
-    pub(super) spoke: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,12 +54,6 @@ pub struct LeaseCost {
 
 /// Decides whether a cost, in requests or by unit, covers a refund.
 pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeaseLink {
-    pub(super) before: u32,
-    pub(super) after: u32,
-}
 
 /// A resource that is released, or may be refunded, with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,14 +130,6 @@ pub struct LeaseCharge {
     pub at: Option<Timestamp>,
 }
 
-pub(super) const NONE: u32 = u32::MAX;
-
-impl Default for LeaseLink {
-    fn default() -> LeaseLink {
-        LeaseLink { before: NONE, after: NONE }
-    }
-}
-
 impl From<Vec<LeaseResource>> for Ties {
     fn from(ties: Vec<LeaseResource>) -> Ties {
         Ties::from_slice(&ties)
@@ -213,5 +192,6 @@ const PLACE_BITS: u32 = 24;
 
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
-/// Keeps 100 000 leases below 128 bytes each, including the counter of the key that holds the permit.
-const _: () = assert!(size_of::<Option<Lease>>() <= LEASE_BYTES);
+/// Keeps 100 000 leases below 128 bytes each, including their places by session and by end, and the counter of the key that
+/// holds the permit.
+const _: () = assert!(size_of::<Option<Lease>>() <= 72);

@@ -1,17 +1,16 @@
 //! A part of the sessions with all their leases, under one lock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use slab::Slab;
 
-use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
+use super::lease::{Covers, Lease, LeaseCost, LeaseResource, Ties};
 use super::session::{
-    ConnectionEnd, ConnectionParams, HeldLeases, OpenSession, Reports, Session, SessionError, SessionId,
-    SessionMember,
+    ConnectionEnd, ConnectionParams, HeldLeases, Reports, Session, SessionError, SessionId, SessionMember,
 };
-use super::wheel::{ExpiryBatch, Wheel};
 use super::{Leases, TABLES};
 use crate::clock::{NANOS_PER_MICRO, Now, Timestamp};
 use crate::engine::digest::Digest;
@@ -28,7 +27,8 @@ pub(super) struct LeaseTable {
     pub(super) allocated: u32,
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
     pub(super) restored_indices: HashMap<u64, u32>,
-    wheel: Wheel,
+    /// The tick in which each lease ends, with its slab index: in half the bytes of the time itself.
+    ends: BTreeSet<(u32, u32)>,
     /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, SessionId)>,
     generation: u64,
@@ -72,8 +72,7 @@ impl LeaseTable {
             slots,
             connections: 1,
             ends_at: None,
-            first: NONE,
-            leases: 0,
+            leases: BTreeSet::new(),
             reports: Reports::new(Arc::clone(&holdings.of_user)),
             holdings,
         });
@@ -117,57 +116,24 @@ impl LeaseTable {
     pub(super) fn next_end_min(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
-        if self.leases.is_empty() { grace } else { grace.min(self.wheel.next_end_min()) }
-    }
-
-    /// Begins a lease of a session. `number` makes the number that its holder gets from its slab index.
-    pub(super) fn grant(
-        &mut self,
-        member: u32,
-        connection: u64,
-        new: &NewLease<'_>,
-        at: Timestamp,
-        number: impl FnOnce(u32) -> u64,
-    ) -> Option<u64> {
-        let lease = Lease {
-            number: 0,
-            ends_at: new.starts_at.after(new.ttl),
-            request: new.request,
-            ties: Ties::from_slice(new.ties),
-            cost: new.cost,
-            connection: u32::try_from(connection).unwrap_or(u32::MAX),
-            ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
-            member,
-            in_session: LeaseLink::default(),
-            on_spoke: LeaseLink::default(),
-            spoke: 0,
-            is_noncritical: new.is_noncritical,
-        };
-        let index = self.begin(lease, at)?;
-        let number = number(index);
-        if let Some(lease) = self.leases.get_mut(index as usize) {
-            lease.number = number;
-        }
-        Some(number)
+        let lease =
+            self.ends.first().map_or(never, |(tick, _)| Timestamp::from_nanos(u64::from(*tick) * TICK_NANOS));
+        grace.min(lease)
     }
 
     /// Adds a lease to its session. Returns its slab index.
     #[inline]
-    pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
+    pub(super) fn begin(&mut self, lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member as usize)?;
-        lease.in_session.after = owner.first;
         owner.holdings.of_user.charge(lease.ties.heap_bytes());
-        let index = u32::try_from(self.leases.insert(lease)).unwrap_or(NONE);
-        self.allocated = self.allocated.max(index.saturating_add(1));
+        let end = tick(lease.ends_at);
+        let index = u32::try_from(self.leases.insert(lease)).ok()?;
+        self.ends.insert((end, index));
+        self.allocated = self.allocated.max(index + 1);
         if owner.takes_slot() {
             owner.pool.take_slot(owner.slots > 0, at);
         }
-        owner.leases += 1;
-        let next = std::mem::replace(&mut owner.first, index);
-        if let Some(next) = self.leases.get_mut(next as usize) {
-            next.in_session.before = index;
-        }
-        self.wheel.insert(index, &mut self.leases);
+        owner.leases.insert(index);
         Some(index)
     }
 
@@ -185,8 +151,9 @@ impl LeaseTable {
     }
 
     /// Returns a session's lease, in the same way.
-    pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
-        self.find(hidden, number).filter(|(_, lease)| lease.member == member)
+    pub(super) fn lease(&mut self, hidden: u32, number: u64, id: SessionId) -> Option<(u32, &Lease)> {
+        self.member(id)?;
+        self.find(hidden, number).filter(|(_, lease)| lease.member == id.member)
     }
 
     /// Takes the cost of a user's live lease, if it covers the refund. `None`: there is no such lease; an
@@ -218,39 +185,28 @@ impl LeaseTable {
     }
 
     pub(super) fn renew(&mut self, index: u32, at: Timestamp) -> Timestamp {
-        self.wheel.remove(index, &mut self.leases);
         let Some(lease) = self.leases.get_mut(index as usize) else { return at };
+        self.ends.remove(&(tick(lease.ends_at), index));
         // One whose work has not started keeps its end.
         lease.ends_at = lease.ends_at.max(at.after(Duration::from_millis(u64::from(lease.ttl_millis))));
-        let ends_at = lease.ends_at;
-        self.wheel.insert(index, &mut self.leases);
-        ends_at
+        self.ends.insert((tick(lease.ends_at), index));
+        lease.ends_at
     }
 
     /// Ends a lease as of `at` and returns its ties.
     pub(super) fn end(&mut self, index: u32, at: Timestamp) -> Option<Ties> {
-        self.wheel.remove(index, &mut self.leases);
         let lease = self.leases.try_remove(index as usize)?;
+        self.ends.remove(&(tick(lease.ends_at), index));
         if !self.restored_indices.is_empty() {
             self.restored_indices.remove(&lease.number);
         }
-        let LeaseLink { before, after } = lease.in_session;
-        if let Some(after) = self.leases.get_mut(after as usize) {
-            after.in_session.before = before;
-        }
         let owner = self.members.get_mut(lease.member as usize);
         debug_assert!(owner.is_some(), "a session ends after its leases");
-        if let Some(before) = self.leases.get_mut(before as usize) {
-            before.in_session.after = after;
-        }
         if let Some(owner) = owner {
-            if before == NONE {
-                owner.first = after;
-            }
             if owner.frees_slot() {
                 owner.pool.free_slot(owner.slots > 0, at);
             }
-            owner.leases = owner.leases.saturating_sub(1);
+            owner.leases.remove(&index);
             owner.pool.remove_lease(lease.is_noncritical);
             owner.holdings.of_user.shrink(lease.ties.heap_bytes());
             owner.holdings.release();
@@ -260,13 +216,16 @@ impl LeaseTable {
 
     /// Ends a batch of the expired leases and returns their number.
     pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
-        let mut found = ExpiryBatch::new();
-        self.wheel.collect_expired(now, &self.leases, &mut found);
-        for index in &found {
-            let at = self.leases.get(*index as usize).map_or(now, |lease| lease.ends_at);
-            ended.extend(self.end(*index, at).filter(|ties| !ties.is_empty()));
+        let expired = |(_, index): &(u32, u32)| {
+            let ends_at = self.leases.get(*index as usize)?.ends_at;
+            (ends_at <= now).then_some((*index, ends_at))
+        };
+        let due = self.ends.range(..=(tick(now), u32::MAX)).filter_map(expired);
+        let due: ArrayVec<(u32, Timestamp), BATCH> = due.take(BATCH).collect();
+        for (index, at) in &due {
+            ended.extend(self.end(*index, *at).filter(|ties| !ties.is_empty()));
         }
-        found.len()
+        due.len()
     }
 
     /// Ends a batch of a session's leases, and the session with the last. No connection can join meanwhile.
@@ -284,31 +243,19 @@ impl LeaseTable {
         if let Some(name) = name {
             self.by_name.remove(&name);
         }
-        for _ in 0..ExpiryBatch::new().capacity() {
-            let Some(first) = self.members.get(number as usize).map(|member| member.first) else {
-                return MemberEndProgress::Nothing;
-            };
-            if first == NONE {
-                if let Some(member) = self.members.try_remove(number as usize) {
-                    member.pool.remove_session(member.slots, member.pid, at);
-                    member.holdings.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
-                }
-                return MemberEndProgress::Session;
-            }
-            let ties = self.end(first, at);
-            debug_assert!(ties.is_some(), "the first of a session's leases is there");
-            match ties {
-                Some(ties) => {
-                    *count += 1;
-                    ended.extend(Some(ties).filter(|ties| !ties.is_empty()));
-                }
-                // A stale first link would keep the session alive for ever.
-                None => {
-                    self.members.get_mut(number as usize).into_iter().for_each(|member| member.first = NONE);
-                }
-            }
+        let leases = self.leases_of(number, BATCH, |_| true);
+        for lease in &leases {
+            *count += 1;
+            ended.extend(self.end(*lease, at).filter(|ties| !ties.is_empty()));
         }
-        MemberEndProgress::More
+        if leases.len() == BATCH {
+            return MemberEndProgress::More;
+        }
+        if let Some(member) = self.members.try_remove(number as usize) {
+            member.pool.remove_session(member.slots, member.pid, at);
+            member.holdings.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
+        }
+        MemberEndProgress::Session
     }
 
     /// Ends the leases of a session that were granted to these requests. Returns their numbers.
@@ -319,17 +266,22 @@ impl LeaseTable {
         mut is_one: impl FnMut(u64, u64) -> bool,
         ended: &mut Vec<Ties>,
     ) -> Vec<u64> {
-        let (mut index, mut numbers) =
-            (self.members.get(number as usize).map_or(NONE, |member| member.first), Vec::new());
-        while let Some(lease) = self.leases.get(index as usize) {
-            let (next, number) = (lease.in_session.after, lease.number);
-            if is_one(u64::from(lease.connection), lease.request) {
-                ended.extend(self.end(index, at));
-                numbers.push(number);
-            }
-            index = next;
-        }
+        let mut numbers = Vec::new();
+        let abandoned = self.leases_of(number, usize::MAX, |lease| {
+            let is_abandoned = is_one(u64::from(lease.connection), lease.request);
+            numbers.extend(is_abandoned.then_some(lease.number));
+            is_abandoned
+        });
+        ended.extend(abandoned.into_iter().filter_map(|index| self.end(index, at)));
         numbers
+    }
+
+    /// Returns the slab indexes of the first leases of a session that are chosen.
+    fn leases_of(&self, member: u32, most: usize, mut is_chosen: impl FnMut(&Lease) -> bool) -> Vec<u32> {
+        let member = self.members.get(member as usize);
+        let indexes = member.into_iter().flat_map(|member| member.leases.iter().copied());
+        let chosen = indexes.filter(|index| self.leases.get(*index as usize).is_some_and(&mut is_chosen));
+        chosen.take(most).collect()
     }
 }
 
@@ -340,23 +292,22 @@ pub(super) enum MemberEndProgress {
     Nothing,
 }
 
+/// Leases ended under one lock.
+const BATCH: usize = 128;
+
+fn tick(at: Timestamp) -> u32 {
+    u32::try_from(at.as_nanos() / TICK_NANOS).unwrap_or(u32::MAX)
+}
+
+/// A tick, 250 ms: the interval of `Engine::tick`. 32 bits of them are 34 years.
+const TICK_NANOS: u64 = 250_000_000;
+
 /// How long a session without a connection is kept.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 impl Leases {
-    /// Copies every named session with its leases.
+    /// Visits every named session with its leases, one session per lock, without a lock.
     pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.walk(LeaseTable::copy_session, visit);
-    }
-
-    pub(in crate::engine) fn open_sessions(&self) -> Vec<OpenSession> {
-        let mut all = Vec::new();
-        self.walk(|_, member, open| open.extend(member.open()), &mut |session| all.push(session));
-        all
-    }
-
-    /// Reads every session, one per lock, and visits the results without a lock.
-    fn walk<T>(&self, read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>), visit: &mut dyn FnMut(T)) {
         let mut found = Vec::new();
         for number in 0..TABLES {
             let mut from = 0;
@@ -365,7 +316,7 @@ impl Leases {
                 let mut indices = from..table.members.capacity();
                 let next = indices.find_map(|index| Some((index, table.members.get(index)?)));
                 let Some((index, member)) = next else { break };
-                read(&table, member, &mut found);
+                table.copy_session(member, &mut found);
                 from = index + 1;
                 drop(table);
                 found.drain(..).for_each(&mut *visit);
@@ -391,11 +342,8 @@ impl LeaseTable {
     fn copy_session(&self, member: &SessionMember, copies: &mut Vec<SnapshotEntry>) {
         let Some(open) = member.open() else { return };
         copies.push(SnapshotEntry::Session(Box::new(open)));
-        let mut next = member.first;
-        while let Some(lease) = self.leases.get(next as usize) {
-            copies.push(SnapshotEntry::Lease(Box::new(lease.clone())));
-            next = lease.in_session.after;
-        }
+        let leases = member.leases.iter().filter_map(|index| self.leases.get(*index as usize));
+        copies.extend(leases.map(|lease| SnapshotEntry::Lease(Box::new(lease.clone()))));
     }
 
     fn restore(&mut self, member: u32, stored: Lease, now: Timestamp) -> Option<Timestamp> {

@@ -1,13 +1,13 @@
 //! Sessions: one client process each, over one or more connections.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::Leases;
-use super::lease::NewLease;
+use super::lease::{Lease, NewLease, Ties};
 use crate::clock::{Now, Timestamp};
 use crate::engine::digest::Digest;
 use crate::engine::ledger::{Account, AccountUse, add_one};
@@ -106,8 +106,8 @@ impl Session {
         self.0.pool.name()
     }
 
-    /// Returns a number that is unique among the live sessions of a pool.
-    pub(in crate::engine) fn number(&self) -> u64 {
+    /// Returns the number of the session, which no other one since the start has had.
+    pub fn number(&self) -> u64 {
         // Generations are unique within a table.
         self.0.id.generation << 8 | self.0.id.table as u64
     }
@@ -128,9 +128,8 @@ pub(super) struct SessionMember {
     pub(super) slots: u32,
     pub(super) connections: u32,
     pub(super) ends_at: Option<Timestamp>,
-    /// The first of its leases, and their number.
-    pub(super) first: u32,
-    pub(super) leases: u32,
+    /// The slab indexes of its leases.
+    pub(super) leases: BTreeSet<u32>,
     pub(super) holdings: Arc<HeldLeases>,
     pub(super) reports: Reports,
 }
@@ -151,12 +150,12 @@ impl SessionMember {
 
     /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
-        self.slots == 0 || self.leases < self.slots
+        self.slots == 0 || self.leases.len() < self.slots as usize
     }
 
     /// Returns whether ending a lease frees a slot. Call it while the lease still counts.
     pub(super) fn frees_slot(&self) -> bool {
-        self.slots == 0 || self.leases <= self.slots
+        self.slots == 0 || self.leases.len() <= self.slots as usize
     }
 }
 
@@ -196,12 +195,22 @@ impl Reservation<'_> {
         let (leases, session) = (self.leases, self.session);
         let SessionHandle { id, connection, .. } = *session.0;
         let mut table = leases.lock_table(id.table);
-        let owner = table.member(id)?;
-        if owner.reports.take(connection, new.request, now.at) {
+        if table.member(id)?.reports.take(connection, new.request, now.at) {
             return None;
         }
-        let number =
-            table.grant(id.member, connection, new, now.at, |index| leases.numbers.encode_number(index))?;
+        let number = leases.numbers.encode_number(u32::try_from(table.leases.vacant_key()).ok()?);
+        let lease = Lease {
+            number,
+            ends_at: new.starts_at.after(new.ttl),
+            ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
+            request: new.request,
+            connection: u32::try_from(connection).unwrap_or(u32::MAX),
+            is_noncritical: new.is_noncritical,
+            ties: Ties::from_slice(new.ties),
+            cost: new.cost,
+            member: id.member,
+        };
+        table.begin(lease, now.at)?;
         drop(table);
         leases.lower_next_end(now.at.after(new.ttl));
         self.keep();

@@ -11,7 +11,7 @@ use crate::shed::slow_law::{Controller, STEP_MAX, SlowSeverity};
 use crate::shed::window::UtilizationWindow;
 
 #[derive(Debug)]
-pub(super) struct PoolController {
+pub(in crate::engine) struct PoolController {
     pub(super) window: UtilizationWindow,
     pub(super) brake: Brake,
     pub(super) severity: SlowSeverity,
@@ -90,7 +90,7 @@ impl PoolController {
     }
 
     /// The state of the shedding controller, for the snapshot.
-    pub(super) fn kept(&self, pool: &str) -> Option<StoredPool> {
+    pub(in crate::engine) fn kept(&self, pool: &str) -> Option<StoredPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
         let began = self.began.as_ref().map(|watch| (watch.controller, self.severity, stepped));
         let (controller, severity, stepped) = began.or(self.inherited)?;
@@ -105,7 +105,7 @@ impl PoolController {
     }
 
     /// Restores the shedding controller; the downtime counts as time without a signal.
-    pub(super) fn inherit(&mut self, stored: &StoredPool, at: Timestamp) {
+    pub(in crate::engine) fn inherit(&mut self, stored: &StoredPool, at: Timestamp) {
         let [good, bad, after, full, leak] = stored.parameters;
         let controller = Controller { good, bad, after, full, leak };
         let silent = Duration::from_nanos(stored.silent_nanos);

@@ -43,10 +43,6 @@ impl Pool {
         };
         Some(PoolReserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
     }
-
-    pub(in crate::engine) fn has_fleet_reserve(&self) -> bool {
-        self.watch.load().as_ref().is_some_and(|watch| watch.shed.fleet.is_some())
-    }
 }
 
 /// The last reply about a pool's reserve and its result for this host.

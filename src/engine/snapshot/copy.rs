@@ -30,7 +30,7 @@ impl Engine {
         self.pools
             .all()
             .iter()
-            .filter_map(|pool| pool.kept())
+            .filter_map(|pool| pool.controller.lock().kept(pool.name()))
             .for_each(|pool| visit(SnapshotEntry::Pool(pool.into())));
         for shard in 0..SHARDS {
             self.copy_shard(shard, now, visit);

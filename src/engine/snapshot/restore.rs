@@ -134,7 +134,7 @@ impl Restore<'_> {
         if !numbers.into_iter().all(|number| number.is_finite()) {
             return Err(InvalidEntry("a severity that is no number"));
         }
-        self.engine.pools.find_or_create(&stored.name).inherit(stored, self.now.at);
+        self.engine.pools.find_or_create(&stored.name).controller.lock().inherit(stored, self.now.at);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConnectionTable, SessionKey};
+use super::ConnectionTable;
 use crate::clock::Timestamp;
 use crate::protocol::{WireReply, encode_reply};
 
@@ -38,7 +38,7 @@ impl ConnectionTable {
     /// Returns the idle connections that sessions have beyond [`KEPT_PER_SESSION`], those first that have been idle
     /// longest.
     fn find_surplus(&self, user: Option<u32>, now: Timestamp) -> Vec<u64> {
-        let mut sessions: HashMap<SessionKey, (usize, Vec<(Timestamp, u64)>)> = HashMap::new();
+        let mut sessions: HashMap<u64, (usize, Vec<(Timestamp, u64)>)> = HashMap::new();
         for (number, entry) in &self.entries {
             let Some(session) = entry.session.filter(|_| user.is_none_or(|user| user == entry.user)) else {
                 continue;
@@ -93,7 +93,6 @@ mod tests {
     use super::REMOVED_AT_ONCE;
     use crate::clock::Timestamp;
     use crate::server::connections::ConnectionTable;
-    use crate::server::processes::SessionKey;
 
     /// A table of connections and their streams, which outlive it.
     #[derive(Default)]
@@ -104,13 +103,13 @@ mod tests {
 
     impl Fixture {
         /// Adds connections of a session, idle since these milliseconds; `None` for a working one.
-        fn join(&mut self, user: u32, session: u8, idle_since: &[Option<u64>]) {
+        fn join(&mut self, user: u32, session: u64, idle_since: &[Option<u64>]) {
             for since in idle_since {
                 let (ours, theirs) = UnixStream::pair().unwrap();
                 let streams = [ours, theirs].map(Arc::new);
                 let (number, activity) = self.table.add(&streams[0], user);
-                let key = SessionKey::new((session > 0).then_some([session; 16]), user, number);
-                self.table.entries.get_mut(&number).unwrap().session = Some(key);
+                let session = if session > 0 { session } else { 100 + number };
+                self.table.entries.get_mut(&number).unwrap().session = Some(session);
                 since.iter().for_each(|since| activity.set_idle(at(*since)));
                 self.streams.push(streams);
             }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::engine::{RuleTotals, Totals};
+use tidegate::engine::{Descriptors, Op, Request, RuleTotals, Totals};
 
-use super::bench::{Bench, S};
+use super::bench::{Bench, S, at};
+use super::engines::domains;
 
 /// More names than slots, so that some slots are reused twice.
 const NAMES: u64 = 600;
@@ -99,4 +100,32 @@ fn current_rules_keep_slots_and_excess_rules_share_one() {
     let totals = bench.engine.totals();
     assert_eq!((of(&totals, "n100").pass, of(&totals, "n599").pass), (3, 1));
     assert_eq!(totals.rules.iter().map(|rule| rule.pass).sum::<u64>(), NAMES + 2 * (NAMES - 100));
+}
+
+/// A decision that matches no rule of its domain counts for the domain, beside the counts of rules.
+#[test]
+fn counts_first_domains_by_name_and_further_ones_with_other_rules() {
+    let mut bench = Bench::new(&rule(0));
+    let of_number = |number: u64| {
+        domains(&format!("domain: d{number}\nlimits:\n- {{name: a, key: [user], rate: 1/s}}\n"))
+    };
+    bench.engine.install_rules((0..100).flat_map(of_number));
+    let mut hit = |domain: &str| {
+        let request = Request::new(Op::Hit, domain, Descriptors::from_attributes(&[]));
+        drop(bench.decider.decide(&request, at(0)));
+    };
+    for number in 0..100 {
+        (0..hits(number)).for_each(|_| hit(&format!("d{number}")));
+    }
+    hit("nowhere");
+    let totals = bench.engine.totals();
+    let named: BTreeMap<&str, u64> =
+        totals.unnamed.iter().map(|(domain, verdicts)| (&**domain, verdicts.allow)).collect();
+    // With `api` they are 64.
+    for number in 0..63 {
+        assert_eq!(named[&*format!("d{number}")], hits(number), "d{number}");
+    }
+    assert_eq!((named.len(), named[""]), (65, 1), "no domain is apart");
+    let others = totals.rules.last().map(|others| others.verdicts.allow);
+    assert_eq!(others, Some((63..100).map(hits).sum()));
 }
