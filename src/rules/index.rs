@@ -16,14 +16,29 @@ use super::{Condition, Domain, Glob, KeyPart, ListedEntry, Pattern, Priorities, 
 #[derive(Debug, Default)]
 pub(super) struct Index {
     names: RuleNames,
-    anchors: Vec<Anchors>,
-    always: Vec<AnchoredRule>,
+    anchored: AnchoredRules,
     /// Plans of the rules, then of the lists.
     plans: Vec<SelectionPlan>,
-    /// The `overrides` of each rule, in order, each with the number of its allowance.
-    overrides: HashMap<u32, Vec<(SelectionPlan, u32)>>,
+    /// The `overrides` of each rule, each with the number of its allowance.
+    overrides: HashMap<u32, FirstMatch<u32>>,
     /// The entries of `prioritize`, each with the index of its priority.
-    prioritize: Vec<(SelectionPlan, usize)>,
+    prioritize: FirstMatch<usize>,
+}
+
+/// Rules by their anchors.
+#[derive(Debug, Default)]
+struct AnchoredRules {
+    /// By attribute.
+    anchors: Vec<Anchors>,
+    always: Vec<AnchoredRule>,
+}
+
+/// Entries of which the first that matches holds.
+#[derive(Debug, Default)]
+struct FirstMatch<T> {
+    list: Vec<(SelectionPlan, T)>,
+    /// Of more than [`COMPARED_MAX`] entries, by their indexes.
+    anchored: Option<AnchoredRules>,
 }
 
 #[derive(Debug, Default)]
@@ -56,11 +71,12 @@ impl Index {
             let plan = index.plan(&rule.conditions, &rule.key);
             hanging.push((number, &rule.conditions));
             index.plans.push(plan);
-            let list = rule.overrides.iter().flat_map(|overrides| &overrides.list);
-            let list: Vec<_> =
-                list.map(|(conditions, number)| (index.plan(conditions, &[]), *number)).collect();
-            if !list.is_empty() {
-                index.overrides.insert(number, list);
+            if let Some(overrides) = &rule.overrides
+                && !overrides.list.is_empty()
+            {
+                let list = overrides.list.iter().map(|(conditions, number)| (&**conditions, *number));
+                let first_match = index.first_match(list);
+                index.overrides.insert(number, first_match);
             }
         }
         index.plans.resize_with(first_listed.max(rules.len()), SelectionPlan::default);
@@ -71,12 +87,23 @@ impl Index {
             let plan = index.plan(&listed.conditions, &[]);
             index.plans.push(plan);
         }
-        for entry in &priorities.prioritize {
-            let plan = index.plan(&entry.conditions, &[]);
-            index.prioritize.push((plan, entry.priority));
-        }
-        index.hang(&hanging);
+        let prioritize = priorities.prioritize.iter();
+        index.prioritize = index.first_match(prioritize.map(|entry| (&*entry.conditions, entry.priority)));
+        let wanted = hanging.iter().map(|(rule, conditions)| (*rule, index.plan_of(*rule), *conditions));
+        index.anchored = AnchoredRules::new(wanted, index.names.len());
         index
+    }
+
+    fn first_match<'r, T>(
+        &mut self,
+        entries: impl Iterator<Item = (&'r [Condition], T)> + Clone,
+    ) -> FirstMatch<T> {
+        let list: Vec<_> =
+            entries.clone().map(|(conditions, meaning)| (self.plan(conditions, &[]), meaning)).collect();
+        let wanted = (0..).zip(&list).zip(entries);
+        let wanted = wanted.map(|((number, (plan, _)), (conditions, _))| (number, plan, conditions));
+        let anchored = (list.len() > COMPARED_MAX).then(|| AnchoredRules::new(wanted, self.names.len()));
+        FirstMatch { list, anchored }
     }
 
     #[inline]
@@ -85,24 +112,22 @@ impl Index {
         &self.plans[number as usize]
     }
 
-    /// Makes the plan of conditions and a key. New attributes get empty anchors.
     fn plan(&mut self, conditions: &[Condition], key: &[KeyPart]) -> SelectionPlan {
-        SelectionPlan::new(conditions, key, |name| {
-            let attribute = self.names.intern(name);
-            if attribute == self.anchors.len() {
-                self.anchors.push(Anchors::default());
-            }
-            attribute
-        })
+        SelectionPlan::new(conditions, key, |name| self.names.intern(name))
     }
+}
 
+impl AnchoredRules {
     /// Anchors each rule to its rarest condition.
     #[allow(clippy::indexing_slicing, reason = "the anchors are there: a rule without one would admit")]
-    fn hang(&mut self, rules: &[(u32, &[Condition])]) {
-        let wanted: Vec<IndexedRule<'_>> = rules
-            .iter()
-            .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
-            .collect();
+    fn new<'r>(
+        rules: impl Iterator<Item = (u32, &'r SelectionPlan, &'r [Condition])>,
+        attributes: usize,
+    ) -> AnchoredRules {
+        let mut anchored = AnchoredRules::default();
+        anchored.anchors.resize_with(attributes, Anchors::default);
+        let wanted: Vec<_> =
+            rules.map(|(rule, plan, conditions)| IndexedRule::new(rule, plan, conditions)).collect();
         // The number of rules per anchor, and per attribute that must be there. Choosing the rarest keeps the lists short.
         let mut frequency: HashMap<(AttributeId, Option<Anchor<'_>>), usize> = HashMap::new();
         for IndexedRule { plan, choices, .. } in &wanted {
@@ -115,7 +140,7 @@ impl Index {
         }
         let count = |attribute, anchor| frequency.get(&(attribute, anchor)).copied().unwrap_or_default();
         let mut by_value: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
-            self.anchors.iter().map(|_| Vec::new()).collect();
+            anchored.anchors.iter().map(|_| Vec::new()).collect();
         for IndexedRule { rule, plan, choices } in &wanted {
             let rarest = choices.iter().min_by_key(|(attribute, anchors)| {
                 anchors.iter().map(|(anchor, _)| count(*attribute, Some(*anchor))).sum::<usize>()
@@ -131,11 +156,13 @@ impl Index {
             let rarest = plan.needed().min_by_key(|attribute| count(*attribute, None));
             let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
             match rarest {
-                Some(attribute) => self.anchors[attribute].present.push(AnchoredRule { rule: *rule, surely }),
-                None => self.always.push(AnchoredRule { rule: *rule, surely }),
+                Some(attribute) => {
+                    anchored.anchors[attribute].present.push(AnchoredRule { rule: *rule, surely });
+                }
+                None => anchored.always.push(AnchoredRule { rule: *rule, surely }),
             }
         }
-        for (anchors, by_value) in self.anchors.iter_mut().zip(by_value) {
+        for (anchors, by_value) in anchored.anchors.iter_mut().zip(by_value) {
             let lengths = by_value.iter().map(|(anchor, _)| match anchor {
                 Anchor::Equal(value, false) => length_bit(value),
                 _ => u64::MAX,
@@ -143,6 +170,31 @@ impl Index {
             anchors.lengths = lengths.fold(0, |all, own| all | own);
             anchors.by_value = (!by_value.is_empty()).then(|| Box::new(Finder::new(by_value)));
         }
+        anchored
+    }
+}
+
+impl<T: Copy> FirstMatch<T> {
+    fn find(&self, selection: &Selection<'_>) -> Option<T> {
+        let Some(anchored) = &self.anchored else {
+            return self.list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, meaning)| *meaning);
+        };
+        let mut numbers = Vec::new();
+        let mut candidates = Candidates { rules: &mut numbers, lists: 0, unsure: false };
+        candidates.take(&anchored.always);
+        for (attribute, value) in selection.values.iter().filter(|(_, value)| !value.is_empty()) {
+            // Attributes that came later have no anchors here.
+            anchored
+                .anchors
+                .get(*attribute)
+                .into_iter()
+                .for_each(|anchors| candidates.take_anchored(anchors, value));
+        }
+        let entries =
+            numbers.into_iter().filter_map(|number| Some((number, self.list.get(number as usize)?)));
+        let found =
+            entries.filter(|(_, (plan, _))| plan.matches(selection)).min_by_key(|(number, _)| *number);
+        found.map(|(_, (_, meaning))| *meaning)
     }
 }
 
@@ -161,7 +213,7 @@ impl Domain {
         matching.clear();
         selection.values.clear();
         let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
-        candidates.take(&index.always);
+        candidates.take(&index.anchored.always);
         for (name, value) in attributes {
             let Some(attribute) = index.names.find(name) else { continue };
             let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
@@ -169,15 +221,7 @@ impl Domain {
                 continue;
             }
             #[allow(clippy::indexing_slicing, reason = "each name has its anchors: none would admit")]
-            let anchors = &index.anchors[attribute];
-            candidates.take(&anchors.present);
-            if anchors.lengths & length_bit(value) != 0
-                && let Some(by_value) = &anchors.by_value
-            {
-                let (lists, unsure) = take_by_value(by_value, value, candidates.rules);
-                candidates.lists = candidates.lists.saturating_add(lists);
-                candidates.unsure |= unsure;
-            }
+            candidates.take_anchored(&index.anchored.anchors[attribute], value);
         }
         let Candidates { rules, lists, unsure } = candidates;
         if unsure {
@@ -204,8 +248,7 @@ impl Domain {
 
     /// Returns the allowance number of the rule's first override that matches.
     pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
-        let list = self.index.overrides.get(&rule)?;
-        list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, number)| *number)
+        self.index.overrides.get(&rule)?.find(selection)
     }
 
     /// Returns the index in [`Domain::priorities`] of the priority of a request: the requested one if the domain has it,
@@ -213,11 +256,7 @@ impl Domain {
     pub(crate) fn priority_index(&self, requested: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
         let names = self.priorities();
         let known = requested.and_then(|requested| names.iter().position(|name| **name == *requested));
-        let by_entry = || {
-            let found = self.index.prioritize.iter().find(|(plan, _)| plan.matches(selection));
-            found.map(|(_, priority)| *priority)
-        };
-        known.or_else(by_entry).or(names.len().checked_sub(1))
+        known.or_else(|| self.index.prioritize.find(selection)).or(names.len().checked_sub(1))
     }
 }
 
@@ -250,6 +289,18 @@ struct Candidates<'m> {
 }
 
 impl Candidates<'_> {
+    #[inline]
+    fn take_anchored(&mut self, anchors: &Anchors, value: &str) {
+        self.take(&anchors.present);
+        if anchors.lengths & length_bit(value) != 0
+            && let Some(by_value) = &anchors.by_value
+        {
+            let (lists, unsure) = take_by_value(by_value, value, self.rules);
+            self.lists = self.lists.saturating_add(lists);
+            self.unsure |= unsure;
+        }
+    }
+
     #[inline]
     fn take(&mut self, hung: &[AnchoredRule]) {
         if hung.is_empty() {

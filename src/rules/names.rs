@@ -13,6 +13,10 @@ pub(crate) struct RuleNames {
 }
 
 impl RuleNames {
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
+    }
+
     #[inline]
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {
