@@ -204,18 +204,16 @@ impl Store {
         (born_us, born_us != head.born_us)
     }
 
-    /// Returns a copy of the cell at this time, if there is one.
-    pub fn cell_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<Cell> {
-        let mut cell = *self.cells.get(&(bucket, key))?.at(now_us)?;
-        cell.forward(now_us);
-        Some(cell)
-    }
-
-    /// Returns a copy of the window at this time, if there is one.
-    pub fn window_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<WindowCell> {
-        let mut cell = self.windows.get(&(bucket, key))?.at(now_us)?.clone();
-        cell.forward(now_us);
-        Some(cell)
+    /// Returns the level of the only key at this time, if there is one.
+    pub fn level(&self, now_us: u64) -> Option<i64> {
+        let cell = self.cells.values().next().and_then(|kept| kept.at(now_us));
+        if let Some(mut cell) = cell.copied() {
+            cell.forward(now_us);
+            return Some(cell.level);
+        }
+        let mut window = self.windows.values().next()?.at(now_us)?.clone();
+        window.forward(now_us);
+        Some(window.level())
     }
 
     pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
