@@ -18,7 +18,6 @@ use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::RemoteCheckWait;
 use tidegate::rules::Domain;
 
 use crate::engines::options;
@@ -92,10 +91,7 @@ pub(crate) struct Host {
     pub(crate) out: Vec<ScriptCommand>,
     tenants: Arc<[String]>,
     waiting: Waiting,
-    /// Whether requests may wait.
-    asks: bool,
-    is_always_due: bool,
-    has_reserve: bool,
+    plan: Arc<Plan>,
     leases: Option<LeaseSession>,
     /// When the next connection is open, if none is.
     opens_us: Option<u64>,
@@ -104,7 +100,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(plan: &Plan, tenants: &Arc<[String]>, birth: Birth) -> Host {
+    pub(crate) fn new(plan: &Arc<Plan>, tenants: &Arc<[String]>, birth: Birth) -> Host {
         let Birth { number, epoch, secret, drift_ppm, us } = birth;
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let engine = Arc::new(Engine::new(EngineOptions { hash_key, ..options() }));
@@ -122,7 +118,6 @@ impl Host {
             fleet_status.set_hosts(plan.hosts);
             member.set_reachable(true, at);
         }
-        let asks = plan.asks != RemoteCheckWait::Never;
         let now = Now { at, utc_offset_nanos: 0 };
         let leases = (plan.kind == Kind::Permits).then(|| LeaseSession::new(&engine, tenants, now));
         Host {
@@ -144,9 +139,7 @@ impl Host {
             out: Vec::new(),
             tenants: Arc::clone(tenants),
             waiting: Waiting::default(),
-            asks,
-            is_always_due: asks || matches!(plan.kind, Kind::Permits | Kind::Reserve),
-            has_reserve: plan.kind == Kind::Reserve,
+            plan: Arc::clone(plan),
             leases,
             opens_us: None,
             connected_us: plan.round_trip_us,
@@ -206,7 +199,7 @@ impl Host {
 
     /// Decides a request that may wait; returns `None` while it is pending.
     pub(crate) fn ask(&mut self, request: FleetRequest, us: u64) -> Option<Judged> {
-        let judged = self.judge(&request, None, self.asks, us);
+        let judged = self.judge(&request, None, self.plan.asks(), us);
         judged.map_err(|shortfalls| self.add_pending(shortfalls, request, false, us)).ok()
     }
 
@@ -319,7 +312,8 @@ impl Host {
     /// do nothing.
     pub(crate) fn is_due(&self, us: u64) -> bool {
         // Each tick checks the timeouts of pending requests.
-        self.is_always_due || self.now(us).at >= self.next
+        let is_always = self.plan.asks() || matches!(self.plan.kind, Kind::Permits | Kind::Reserve);
+        is_always || self.now(us).at >= self.next
     }
 
     pub(crate) fn tick(&mut self, us: u64) {
@@ -346,7 +340,8 @@ impl Host {
         link.detect_outage(is_connected, timeout, now.at);
         self.member.set_reachable(link.is_linked(), now.at);
         // As the sync task, every 10 ms.
-        if self.has_reserve && us.is_multiple_of(10_000) && self.reserves.is_urgent(&self.engine, now.at) {
+        let looks = self.plan.kind == Kind::Reserve && us.is_multiple_of(10_000);
+        if looks && self.reserves.is_urgent(&self.engine, now.at) {
             link.hasten(now.at);
         }
         if link.accepts_heartbeat(now.at) {

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Engine, RuleName, Session};
-use tidegate::limit::share::{Fallback, RemoteCheckWait};
+use tidegate::limit::share::Fallback;
 
 use crate::engines::open;
 use crate::host::{FleetRequest, Host, Judged};
@@ -63,7 +63,7 @@ impl Leases {
             there: vec![vec![There::default(); tenants]; hosts],
             perfect_now: vec![0; tenants],
             max: plan.burst,
-            has_fallback: plan.when_down != Fallback::Refuse || plan.asks == RemoteCheckWait::Never,
+            has_fallback: plan.when_down != Fallback::Refuse || !plan.asks(),
             ends_us: plan.ends_us(),
             ..Leases::default()
         }

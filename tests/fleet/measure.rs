@@ -4,20 +4,21 @@ use crate::plan::Plan;
 
 /// A token bucket beside the hosts, which sees each request immediately.
 #[derive(Clone, Debug)]
-struct Bucket {
+pub(crate) struct Bucket {
     per_ms: f64,
     burst: f64,
-    level: f64,
+    pub(crate) level: f64,
     at_us: u64,
 }
 
 impl Bucket {
-    fn new(plan: &Plan, leak: f64) -> Bucket {
+    pub(crate) fn new(plan: &Plan, leak: f64) -> Bucket {
         let (per_ms, burst) = (plan.budget_per_ms() * (1.0 + leak), f64::from(plan.burst));
         Bucket { per_ms, burst, level: burst, at_us: 0 }
     }
 
-    fn refill(&mut self, us: u64) -> f64 {
+    /// Returns its level at this time.
+    pub(crate) fn refill(&mut self, us: u64) -> f64 {
         let ms = us.saturating_sub(self.at_us) as f64 / 1e3;
         self.level = self.burst.min(self.level + ms * self.per_ms);
         self.at_us = self.at_us.max(us);

@@ -225,6 +225,11 @@ impl Plan {
         Plan { audited: true, rest_ms: 8_000, ..self }
     }
 
+    /// Returns whether requests may wait for Redis.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks != RemoteCheckWait::Never
+    }
+
     /// Returns the time at which the load begins: hosts have counted one another by then.
     pub(crate) fn begins_us(&self) -> u64 {
         if self.linked { 0 } else { WARM_US }

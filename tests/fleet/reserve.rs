@@ -118,7 +118,7 @@ impl Pool {
     /// Starts hosts with these slots within a second, one by one, without load.
     fn new(seed: u64, round_trip_us: u64, faults: Faults, slots: &[u32]) -> Pool {
         let mut world = World::new(&plan(seed, slots.len(), round_trip_us, faults));
-        world.logs = true;
+        world.log = Some(Vec::new());
         let (random, others) = (Random::new(seed, 1), Vec::new());
         let mut pool =
             Pool { world, workers: Vec::new(), dead: Vec::new(), random, critical: (0, 0), others };
@@ -215,7 +215,7 @@ impl Pool {
 
     /// Returns the heartbeats that a host sent.
     fn sent(&self, number: u32) -> impl Iterator<Item = &Heartbeat> {
-        self.world.log.iter().filter_map(move |(host, command)| match command {
+        self.world.log.iter().flatten().filter_map(move |(host, command)| match command {
             ScriptCommand::Heartbeat(heartbeat) if *host == number => Some(heartbeat),
             _ => None,
         })

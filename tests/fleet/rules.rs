@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use tidegate::limit::concurrency::ConcurrencyQuota;
 use tidegate::limit::fixed_window::{FixedWindowQuota, WindowAlign, WindowPeriod};
-use tidegate::limit::share::{RemoteCheckWait, ShareQuota};
+use tidegate::limit::share::ShareQuota;
 use tidegate::limit::sliding_window::SlidingWindowQuota;
 use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::limit::{Quota, Rate};
@@ -75,8 +75,7 @@ fn shared(plan: &Plan) -> Quota {
         Kind::Sliding => Some(Quota::SlidingWindow(SlidingWindowQuota::new(plan.burst, nanos, 10).unwrap())),
         Kind::Permits => {
             let quota = ConcurrencyQuota::new(plan.burst.try_into().unwrap()).shared(plan.when_down);
-            let asks = plan.asks != RemoteCheckWait::Never;
-            return Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
+            return Quota::Concurrency(if plan.asks() { quota } else { quota.without_remote_checks() });
         }
         Kind::Bucket | Kind::Reserve => None,
     };

@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
-use crate::world::{Looks, run, run_looking};
+use crate::world::{run, run_ticking};
 
 fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 4);
@@ -61,8 +61,8 @@ fn keeps_bounds_and_conserves_tokens() {
 fn host_not_due_sends_no_command() {
     for seed in seed()..seed() + runs().div_ceil(100) {
         for plan in [plan(seed), crate::windows::plan(seed)] {
-            let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {
-                let world = run_looking(&plan, looks);
+            let [always, when_due] = [true, false].map(|always_ticks| {
+                let world = run_ticking(&plan, always_ticks);
                 let in_hand = world.audit.as_ref().map(Audit::in_hand);
                 (world.counts(), world.measure.admitted.clone(), world.measure.commands, in_hand)
             });

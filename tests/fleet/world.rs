@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
 use crate::host::{Birth, FleetRequest, Host, Judged};
@@ -34,7 +33,7 @@ pub(crate) struct World {
     pub(crate) us: u64,
     /// Redis is unreachable, beside the outages of the plan.
     pub(crate) is_out: bool,
-    looks: Looks,
+    always_ticks: bool,
     load: Load,
     pub(crate) measure: Measure,
     pub(crate) audit: Option<Audit>,
@@ -43,10 +42,8 @@ pub(crate) struct World {
     pages: BinaryHeap<Reverse<(u64, FleetRequest, u32, bool)>>,
     /// Requests of pages, by number.
     pub(crate) sent: Vec<Sent>,
-    /// Commands that hosts sent.
-    pub(crate) log: Vec<(u32, ScriptCommand)>,
-    /// Whether they are kept.
-    pub(crate) logs: bool,
+    /// Commands that hosts sent, if they are kept.
+    pub(crate) log: Option<Vec<(u32, ScriptCommand)>>,
 }
 
 /// A request of a page, and the time and result of its answer.
@@ -58,21 +55,14 @@ pub(crate) struct Sent {
     pub(crate) answer: Option<(u64, bool)>,
 }
 
-/// When hosts tick.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Looks {
-    /// At every interval, as a daemon does.
-    Always,
-    /// Only when due: the same results in a fraction of the time.
-    WhenDue,
-}
-
+/// Runs a plan. Hosts tick only when due: the same results in a fraction of the time.
 pub(crate) fn run(plan: &Plan) -> World {
-    run_looking(plan, Looks::WhenDue)
+    run_ticking(plan, false)
 }
 
-pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World {
-    let mut world = World { looks, ..World::started(plan) };
+/// Runs a plan in which hosts may tick at every interval, as a daemon does.
+pub(crate) fn run_ticking(plan: &Plan, always_ticks: bool) -> World {
+    let mut world = World { always_ticks, ..World::started(plan) };
     world.advance(plan.ends_us() / 1_000 + plan.rest_ms, World::serve);
     (0..plan.hosts).for_each(|host| world.look(host));
     world
@@ -97,15 +87,14 @@ impl World {
             random,
             us: 0,
             is_out: false,
-            looks: Looks::WhenDue,
+            always_ticks: false,
             load: Load::new(plan),
             measure: Measure::new(plan),
             audit: plan.audited.then(Audit::default),
             leases: (plan.kind == Kind::Permits).then(|| Leases::new(plan)),
             pages: pages.map(|(us, request, host)| Reverse((us, request, host, false))).collect(),
             sent: Vec::new(),
-            log: Vec::new(),
-            logs: false,
+            log: None,
             plan: Arc::new(plan.clone()),
         }
     }
@@ -276,7 +265,7 @@ impl World {
     }
 
     fn resume_all(&mut self) {
-        if self.plan.asks != RemoteCheckWait::Never {
+        if self.plan.asks() {
             (0..self.plan.hosts).for_each(|number| self.resume(number, self.plan.leaves, self.us));
         }
     }
@@ -366,8 +355,8 @@ impl World {
         let slots = self.plan.tick_us / self.plan.step_us;
         let first = (us / self.plan.step_us % slots) as u32;
         for number in (first..self.plan.hosts).step_by(slots as usize) {
-            let looks = |host: &&mut Host| self.looks == Looks::Always || host.is_due(us);
-            let Some(host) = self.hosts[number as usize].as_mut().filter(looks) else { continue };
+            let ticks = |host: &&mut Host| self.always_ticks || host.is_due(us);
+            let Some(host) = self.hosts[number as usize].as_mut().filter(ticks) else { continue };
             before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
             host.tick(us);
@@ -393,9 +382,7 @@ impl World {
                 host.refuse(&command, us);
                 continue;
             }
-            if self.logs {
-                self.log.push((number, command.clone()));
-            }
+            self.log.iter_mut().for_each(|log| log.push((number, command.clone())));
             let sent = self.network.send(to, command.clone(), us, host.timeout_us());
             host.sent(sent, command, us);
         }

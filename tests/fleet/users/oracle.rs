@@ -1,15 +1,14 @@
 //! The bucket or window of one caller, charged with its admissions at their times of arrival.
 
+use crate::measure::Bucket;
 use crate::plan::Plan;
 use crate::rules::Kind;
 
 #[derive(Clone, Debug)]
 pub(super) struct Oracle {
-    rate: f64,
+    bucket: Bucket,
     burst: f64,
     earned_on_the_way: f64,
-    level: f64,
-    at_us: u64,
     /// Refused requests that still fit: cost and time of refusal.
     pub(super) refused: Vec<(f64, u64)>,
     kind: Kind,
@@ -20,11 +19,9 @@ pub(super) struct Oracle {
 impl Oracle {
     pub(super) fn new(plan: &Plan) -> Oracle {
         Oracle {
-            rate: f64::from(plan.rate) / 1e6,
+            bucket: Bucket::new(plan, 0.0),
             burst: f64::from(plan.burst),
             earned_on_the_way: f64::from(plan.rate) * plan.slowest_us() as f64 * 1.5 / 1e6,
-            level: f64::from(plan.burst),
-            at_us: 0,
             refused: Vec::new(),
             kind: plan.kind,
             admitted: Vec::new(),
@@ -42,9 +39,7 @@ impl Oracle {
             self.admitted.retain(|(at, _)| counts(*at));
             return self.burst - self.admitted.iter().map(|(_, cost)| cost).sum::<f64>();
         }
-        self.level = (self.level + us.saturating_sub(self.at_us) as f64 * self.rate).min(self.burst);
-        self.at_us = self.at_us.max(us);
-        self.level
+        self.bucket.refill(us)
     }
 
     pub(super) fn admits(&mut self, cost: f64, us: u64) {
@@ -52,7 +47,7 @@ impl Oracle {
         if self.kind.is_window() {
             self.admitted.push((us, cost));
         }
-        self.level = free;
+        self.bucket.level = free;
         self.refused.retain(|(cost, until)| us > *until || *cost <= free);
     }
 
