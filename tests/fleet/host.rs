@@ -203,10 +203,14 @@ impl Host {
         judged.map_err(|shortfalls| self.add_pending(shortfalls, request, false, us)).ok()
     }
 
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Returns the pending requests that are decided. `leaves`: whether a client closes its connection.
     pub(crate) fn answers(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(FleetRequest, Judged)> {
         let mut answers = Vec::new();
-        if self.waiting.is_empty() {
+        if !self.has_waiting() {
             return answers;
         }
         self.waiting.forget(leaves);
@@ -312,8 +316,13 @@ impl Host {
     /// do nothing.
     pub(crate) fn is_due(&self, us: u64) -> bool {
         // Each tick checks the timeouts of pending requests.
-        let is_always = self.plan.asks() || matches!(self.plan.kind, Kind::Permits | Kind::Reserve);
-        is_always || self.now(us).at >= self.next
+        let is_always = self.plan.asks() || self.plan.kind == Kind::Permits;
+        is_always || self.reports_pools(us) || self.now(us).at >= self.next
+    }
+
+    /// Returns whether pools are read now: as by the sync task, every 10 ms.
+    fn reports_pools(&self, us: u64) -> bool {
+        self.plan.kind == Kind::Reserve && us.is_multiple_of(10_000)
     }
 
     pub(crate) fn tick(&mut self, us: u64) {
@@ -333,15 +342,14 @@ impl Host {
     fn tend_link(&mut self, us: u64, now: Now) {
         let is_opened = self.opens_us.take_if(|opens_us| *opens_us <= us).is_some();
         let (timeout, is_connected) = (self.member.sync.timeout(), self.is_connected());
+        let is_reporting = self.reports_pools(us);
         let Some(link) = &mut self.link else { return };
         if is_opened {
             link.connected(now.at);
         }
         link.detect_outage(is_connected, timeout, now.at);
         self.member.set_reachable(link.is_linked(), now.at);
-        // As the sync task, every 10 ms.
-        let looks = self.plan.kind == Kind::Reserve && us.is_multiple_of(10_000);
-        if looks && self.reserves.is_urgent(&self.engine, now.at) {
+        if is_reporting && self.reserves.is_urgent(&self.engine, now.at) {
             link.hasten(now.at);
         }
         if link.accepts_heartbeat(now.at) {

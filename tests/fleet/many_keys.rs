@@ -1,6 +1,6 @@
 //! Tests a bucket with more keys to sync than fit in flight: each key is synced in turn.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
 
 use tidegate::fleet::command::ScriptCommand;
 
@@ -23,7 +23,7 @@ fn go_on(world: &mut World, ms: u64, mut requests: impl FnMut(&mut Host, u64)) {
     world.advance(ms, |world| {
         let us = world.us;
         requests(world.host(0), us);
-        let mut on_way = HashSet::new();
+        let mut on_way = HashSet::default();
         for (_, command) in world.host(0).pending() {
             assert!(keys(command).all(|key| on_way.insert(key)), "a key in two commands at once");
         }
@@ -37,7 +37,7 @@ fn keys(command: &ScriptCommand) -> impl Iterator<Item = [u8; 16]> + '_ {
 
 /// Returns how often each key was synced.
 fn synced(world: &World) -> HashMap<[u8; 16], u64> {
-    let mut synced = HashMap::new();
+    let mut synced = HashMap::default();
     let all = world.log.iter().flatten().flat_map(|(_, command)| keys(command));
     all.for_each(|key| *synced.entry(key).or_default() += 1);
     synced

@@ -109,7 +109,9 @@ impl World {
     /// Runs for this time; in each step `serve` follows the delivery of messages, and ticks follow it.
     pub(crate) fn advance(&mut self, ms: u64, mut serve: impl FnMut(&mut World)) {
         for _ in 0..ms * 1_000 / self.plan.step_us {
-            self.network.round_trip_us = self.plan.round_trip_at(self.us);
+            if !self.plan.then_us.is_empty() {
+                self.network.round_trip_us = self.plan.round_trip_at(self.us);
+            }
             self.deliver();
             serve(self);
             self.tick();
@@ -266,7 +268,11 @@ impl World {
 
     fn resume_all(&mut self) {
         if self.plan.asks() {
-            (0..self.plan.hosts).for_each(|number| self.resume(number, self.plan.leaves, self.us));
+            for number in 0..self.plan.hosts {
+                if self.hosts[number as usize].as_ref().is_some_and(Host::has_waiting) {
+                    self.resume(number, self.plan.leaves, self.us);
+                }
+            }
         }
     }
 
