@@ -258,11 +258,14 @@ impl World {
             return false;
         };
         let judged = host.ask(request, us);
+        let is_due = !host.out.is_empty();
         match judged {
             Some(judged) => self.settle(number, request, judged, us),
             None => self.measure.waited += 1,
         }
-        self.flush(number, us);
+        if is_due {
+            self.flush(number, us);
+        }
         judged.is_some_and(|judged| judged.passed)
     }
 
