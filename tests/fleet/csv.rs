@@ -32,7 +32,7 @@ fn writes_csv_by_tenth_of_a_second() {
         ("outage_empty", outage(true)),
     ];
     for (name, plan) in runs {
-        let measure = run(&Plan { seed: 1, tick_ms: 2, ..plan }).measure;
+        let measure = run(&Plan { seed: 1, tick_us: 2_000, ..plan }).measure;
         let mut table = "offered,admitted,perfect\n".to_owned();
         for at in (0..ms as usize).step_by(100) {
             let sum = |counts: &[u32]| counts[at..at + 100].iter().sum::<u32>();

@@ -3,7 +3,8 @@
 use tidegate::limit::share::Fallback;
 
 use crate::plan::{Crash, Faults, Outage, Plan, Rollout, Shape, is_short};
-use crate::windows::{self, Kind};
+use crate::rules::Kind;
+use crate::windows;
 use crate::world::run;
 
 fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
@@ -56,14 +57,14 @@ fn staggered_reconnects_lend_no_token_twice() {
 fn lost_replies_admit_no_uncharged_token() {
     // At these loads each host always has many commands in flight; a host with few enters an outage soon at
     // this loss rate.
-    let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[10_000]) } else { (20, &[5_000, 10_000]) };
+    let (hosts, loads): (u32, &[u64]) = if is_short() { (10, &[10_000]) } else { (20, &[5_000, 10_000]) };
     for (credit, load) in
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
     {
         let faults = Faults { lost: 300, ..Faults::default() };
         let ms = if is_short() { 3_000 } else { 20_000 };
         let cell = Plan::cell(hosts, Shape::Even, load);
-        let plan = Plan { credit, tenants: 16, audited: true, ms, faults, ..cell };
+        let plan = Plan { credit, tenants: 16, ms, faults, ..cell }.audited();
         let world = run(&plan);
         let seen = world.measure.seen();
         let audit = world.audit.as_ref().unwrap();
@@ -88,14 +89,14 @@ fn lost_replies_admit_no_uncharged_token() {
 /// A host dies holding tokens of a day's budget: they stay spent.
 #[test]
 fn tokens_of_a_crashed_host_stay_spent() {
-    for window in [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)] {
+    for kind in [Kind::Bucket, Kind::Fixed, Kind::Sliding, Kind::Calendar] {
         let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
         let faults = Faults { crashes, ..Faults::default() };
         // 150 requests a second use all of it while the other host runs alone, long after the hold expired.
         let cell = Plan::cell(2, Shape::Even, 150 * 86_400);
         let when_down = Fallback::Refuse;
         let base = Plan { ms: 20_000, period_s: 86_400, credit: 0, when_down, ..cell };
-        let plan = Plan { audited: true, window, faults, ..base };
+        let plan = Plan { kind, faults, ..base }.audited();
         let world = run(&plan);
         let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
         audit.check(seen.admitted);
@@ -108,7 +109,7 @@ fn tokens_of_a_crashed_host_stay_spent() {
 
 #[test]
 fn flushed_redis_grants_no_token_twice() {
-    let (fleets, load): (&[u32], u32) = if is_short() { (&[10], 4_000) } else { (&[10, 100], 10_000) };
+    let (fleets, load): (&[u32], u64) = if is_short() { (&[10], 4_000) } else { (&[10, 100], 10_000) };
     for &hosts in fleets {
         let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };
         let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, load) };
@@ -123,17 +124,17 @@ const APART_MS: u64 = 1_000;
 const NEW: u8 = 77;
 
 /// Hosts restart one by one with another fleet secret, at twice the rate.
-fn rotation(window: Option<Kind>) -> Plan {
+fn rotation(kind: Kind) -> Plan {
     let restart = |host: u32| Rollout { host, at_ms: FROM_MS + u64::from(host) * APART_MS, secret: NEW };
     let rollouts = (0..HOSTS).map(restart).collect();
     let faults = Faults { rollouts, ..Faults::default() };
     let cell = Plan::cell(HOSTS, Shape::Even, 2_000);
-    Plan { ms: 14_000, period_s: 2, credit: 0, when_down: Fallback::Refuse, window, faults, ..cell }
+    Plan { ms: 14_000, period_s: 2, credit: 0, when_down: Fallback::Refuse, kind, faults, ..cell }
 }
 
 #[test]
 fn admits_one_more_burst_and_twice_the_rate_while_two_secrets_are_in_use() {
-    let plan = rotation(None);
+    let plan = rotation(Kind::Bucket);
     let seen = run(&plan).measure.seen();
     let overlap_ms = u64::from(HOSTS - 1) * APART_MS;
     let most = f64::from(plan.burst) + plan.budget_per_ms() * overlap_ms as f64;
@@ -145,8 +146,8 @@ fn admits_one_more_burst_and_twice_the_rate_while_two_secrets_are_in_use() {
 #[test]
 fn admits_two_windows_in_one_while_two_secrets_are_in_use() {
     for kind in [Kind::Fixed, Kind::Sliding] {
-        let plan = rotation(Some(kind));
-        let (most, _) = windows::seen(&run(&plan), &plan, kind);
+        let plan = rotation(kind);
+        let (most, _) = windows::seen(&run(&plan), &plan);
         assert!(most <= 2 * u64::from(plan.rate), "{most}: {plan:#?}");
         assert!(most > u64::from(plan.rate), "the keys begin anew: {most}");
     }

@@ -1,44 +1,47 @@
-//! Simulates one host: its engine, sync and clock.
+//! Simulates one host: its engine, its part in the fleet and its clock.
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
     Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Op,
-    RemoteCheckResult, Request, Shortfalls, Verdict,
+    RemoteCheckResult, Request, Shortfalls, Verdict, WorkOutcome,
 };
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
+use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, RemoteCheckWait};
-use tidegate::limit::{Quota, Rate, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
+use tidegate::rules::Domain;
 
 use crate::engines::options;
+use crate::leases::LeaseSession;
 use crate::pending::Waiting;
 use crate::plan::Plan;
-use crate::world::SECRET;
+use crate::rules::{Kind, domain};
 
 /// A request of a tenant, by number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FleetRequest {
     pub(crate) tenant: u32,
     pub(crate) cost: u32,
     /// The caller's own request number.
     pub(crate) number: u64,
-    /// A rule of its host refuses it too: [`own_rule`].
+    /// A rule of its host refuses it too, for an additional attribute.
     pub(crate) is_held: bool,
+    /// Duration of its lease.
+    pub(crate) lasts_us: u64,
 }
 
 impl FleetRequest {
-    fn named(self, tenants: &[String]) -> (&str, u32, bool) {
-        (&tenants[self.tenant as usize], self.cost, self.is_held)
+    pub(crate) fn new(tenant: u32) -> FleetRequest {
+        FleetRequest { tenant, cost: 1, number: 0, is_held: false, lasts_us: 0 }
     }
 }
 
@@ -47,91 +50,99 @@ impl FleetRequest {
 pub(crate) struct Judged {
     pub(crate) passed: bool,
     pub(crate) retry_us: Option<u64>,
+    pub(crate) lease: Option<u64>,
+    /// The host has more leases than permits.
+    pub(crate) is_beyond_hand: bool,
+}
+
+/// Start of a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birth {
+    pub(crate) number: u32,
+    pub(crate) epoch: u64,
+    pub(crate) secret: u8,
+    pub(crate) drift_ppm: i64,
+    pub(crate) us: u64,
 }
 
 pub(crate) struct Host {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
     pub(crate) member: HostMember,
-    pub(crate) link: LinkState,
+    pub(crate) reserves: Reserves,
+    /// `None`: it is linked all the time and sends no heartbeats.
+    link: Option<LinkState>,
     pub(crate) fleet_status: Arc<FleetStatus>,
     name: [u8; 16],
-    drift_ppm: i64,
-    utc: i64,
+    pub(crate) birth: Birth,
+    /// Offset of its wall clock, ns.
+    pub(crate) utc: i64,
     has_counted: bool,
+    /// Another daemon uses its name.
+    pub(crate) is_name_taken: bool,
     /// Unanswered commands, by a number that is never reused.
     pending: HashMap<u64, ScriptCommand>,
     /// Time of the next due tick, unless a request or reply arrives earlier.
     next: Timestamp,
     /// The last result of [`Host::has`] and its time, until the next action.
     known: Cell<Option<(u64, (u64, u64))>>,
+    /// Number of its actions.
+    pub(crate) acted: u64,
     pub(crate) out: Vec<ScriptCommand>,
-    secret: SecretDigest,
-    /// Pending requests.
-    waiting: Waiting<FleetRequest>,
-    /// Whether requests may wait.
-    asks: bool,
+    tenants: Arc<[String]>,
+    waiting: Waiting,
+    plan: Arc<Plan>,
+    leases: Option<LeaseSession>,
     /// When the next connection is open, if none is.
     opens_us: Option<u64>,
+    /// The round trip when it last connected.
+    pub(crate) connected_us: u64,
 }
 
 impl Host {
-    pub(crate) fn new(plan: &Plan) -> Host {
-        Host::with_secret(SECRET, plan, (0, 1), 0, 0)
-    }
-
-    /// Creates a host with this secret; `number` identifies it, `life` is its epoch.
-    pub(crate) fn with_secret(
-        secret: u8,
-        plan: &Plan,
-        (number, epoch): (u32, u64),
-        drift_ppm: i64,
-        at_us: u64,
-    ) -> Host {
-        let asks = plan.asks != RemoteCheckWait::Never;
-        let domain = Arc::new(Domain::new("api", vec![rule(plan)]));
-        Host::with_rules((domain, asks), secret, plan, (number, epoch), drift_ppm, at_us)
-    }
-
-    /// Creates a host with these rules; `asks`: requests may wait.
-    pub(crate) fn with_rules(
-        (domain, asks): (Arc<Domain>, bool),
-        secret: u8,
-        plan: &Plan,
-        (number, epoch): (u32, u64),
-        drift_ppm: i64,
-        at_us: u64,
-    ) -> Host {
+    pub(crate) fn new(plan: &Arc<Plan>, tenants: &Arc<[String]>, birth: Birth) -> Host {
+        let Birth { number, epoch, secret, drift_ppm, us } = birth;
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let engine = Arc::new(Engine::new(EngineOptions { hash_key, ..options() }));
         let fleet_status = engine.join_fleet(HashKey::from_bytes([secret; 16]));
-        engine.install_rules(vec![domain]);
+        engine.install_rules(vec![domain(plan)]);
         let decider = engine.decider();
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ epoch;
         let seed = crate::random::mixed(seed);
         let options = sync::SyncOptions { host: name, buckets: plan.buckets, seed };
-        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&fleet_status), options);
-        let link = LinkState::new(seed, local(drift_ppm, at_us));
+        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&fleet_status), options);
+        let at = local(drift_ppm, us);
+        if plan.linked {
+            fleet_status.set_hosts(plan.hosts);
+            member.set_reachable(true, at);
+        }
+        let now = Now { at, utc_offset_nanos: 0 };
+        let leases = (plan.kind == Kind::Permits).then(|| LeaseSession::new(&engine, tenants, now));
         Host {
             engine,
             decider,
             member,
-            link,
+            reserves: Reserves::default(),
+            link: (!plan.linked).then(|| LinkState::new(seed, at)),
             fleet_status,
             name,
-            drift_ppm,
+            birth,
             utc: 0,
-            has_counted: false,
+            has_counted: plan.linked,
+            is_name_taken: false,
             pending: HashMap::default(),
             next: Timestamp::ORIGIN,
             known: Cell::new(None),
+            acted: 0,
             out: Vec::new(),
-            secret: SecretDigest::of_secret(&[secret]),
-            waiting: Waiting::new(),
-            asks,
+            tenants: Arc::clone(tenants),
+            waiting: Waiting::default(),
+            plan: Arc::clone(plan),
+            leases,
             opens_us: None,
+            connected_us: plan.round_trip_us,
         }
     }
 
@@ -141,7 +152,7 @@ impl Host {
     }
 
     pub(crate) fn now(&self, us: u64) -> Now {
-        Now { at: local(self.drift_ppm, us), utc_offset_nanos: self.utc }
+        Now { at: local(self.birth.drift_ppm, us), utc_offset_nanos: self.utc }
     }
 
     pub(crate) fn set_wall_clock(&mut self, utc: i64) {
@@ -177,36 +188,39 @@ impl Host {
     fn acts(&mut self) {
         self.next = Timestamp::ORIGIN;
         self.known.set(None);
+        self.acted += 1;
     }
 
-    /// Decides a request; returns whether it may start.
-    pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
-        self.judge((tenant, 1, false), None, false, us).expect("it does not wait").passed
+    /// Decides a request that does not wait.
+    pub(crate) fn hit(&mut self, tenant: u32, us: u64) -> bool {
+        let judged = self.judge(&FleetRequest::new(tenant), None, false, us);
+        judged.expect("it does not wait").passed
     }
 
     /// Decides a request that may wait; returns `None` while it is pending.
-    pub(crate) fn ask(&mut self, request: FleetRequest, tenants: &[String], us: u64) -> Option<Judged> {
-        match self.judge(request.named(tenants), None, self.asks, us) {
-            Ok(judged) => Some(judged),
-            Err(shortfalls) => {
-                self.add_pending(shortfalls, request, false, us);
-                None
-            }
-        }
+    pub(crate) fn ask(&mut self, request: FleetRequest, us: u64) -> Option<Judged> {
+        let judged = self.judge(&request, None, self.plan.asks(), us);
+        judged.map_err(|shortfalls| self.add_pending(shortfalls, request, false, us)).ok()
     }
 
-    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(FleetRequest, Judged)> {
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns the pending requests that are decided. `leaves`: whether a client closes its connection.
+    pub(crate) fn answers(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(FleetRequest, Judged)> {
         let mut answers = Vec::new();
-        if self.waiting.is_empty() {
+        if !self.has_waiting() {
             return answers;
         }
+        self.waiting.forget(leaves);
         for (pending, reply) in self.waiting.take_ready(self.now(us)) {
-            let (request, shortfalls) = (pending.what, pending.shortfalls);
+            let (request, shortfalls) = (pending.request, pending.shortfalls);
             let (result, may_wait) = match reply {
                 Some(reply) => (RemoteCheckResult::Borrowed(reply), !pending.is_second),
                 None => (RemoteCheckResult::TimedOut(&shortfalls), false),
             };
-            match self.judge(request.named(tenants), Some(result), may_wait, us) {
+            match self.judge(&request, Some(result), may_wait, us) {
                 Ok(judged) => answers.push((request, judged)),
                 Err(shortfalls) => self.add_pending(shortfalls, request, true, us),
             }
@@ -216,43 +230,54 @@ impl Host {
 
     fn judge(
         &mut self,
-        (tenant, cost, is_held): (&str, u32, bool),
+        asked: &FleetRequest,
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
     ) -> Result<Judged, Arc<Shortfalls>> {
         let now = self.now(us);
         self.acts();
-        let attributes = [("tenant", tenant), ("job", "j")];
-        let attributes = if is_held { &attributes[..] } else { &attributes[..1] };
-        let request = Request {
+        let attributes = [("tenant", self.tenants[asked.tenant as usize].as_str()), ("job", "j")];
+        let attributes = if asked.is_held { &attributes[..] } else { &attributes[..1] };
+        let op = if self.leases.is_some() { Op::Acquire } else { Op::Hit };
+        let mut request = Request {
             may_wait,
-            cost: Cost::Requests(cost),
-            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(attributes))
+            cost: Cost::Requests(asked.cost),
+            ..Request::new(op, "api", Descriptors::from_attributes(attributes))
         };
-        match self.decide(&request, result, now) {
-            EngineAnswer::Decided(decision) => Ok(Judged {
-                passed: decision.verdict == Verdict::Allow,
-                retry_us: decision.retry_after.map(|retry| retry.0),
-            }),
+        if let Some(leases) = &mut self.leases {
+            leases.last_id += 1;
+            (request.session, request.id) = (Some(&leases.session), leases.last_id);
+        }
+        let answer = match result {
+            None => self.decider.decide(&request, now),
+            Some(result) => self.decider.resume(&request, result, now),
+        };
+        let refused = Judged { passed: false, retry_us: None, lease: None, is_beyond_hand: false };
+        match answer {
+            EngineAnswer::Decided(decision) => {
+                let lease = decision.lease.filter(|_| decision.verdict == Verdict::Allow);
+                Ok(Judged {
+                    passed: decision.verdict == Verdict::Allow,
+                    retry_us: decision.retry_after.map(|retry| retry.0),
+                    lease,
+                    // Checked immediately: the next decision may change it.
+                    is_beyond_hand: lease.is_some() && self.is_beyond_hand(asked.tenant, us),
+                })
+            }
             EngineAnswer::RemoteCheck(shortfalls) => Err(shortfalls),
+            // A flash under `allow` exceeds the lease limit of a session.
+            EngineAnswer::TooManyLeases => Ok(refused),
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn decide(
-        &mut self,
-        request: &Request<'_>,
-        result: Option<RemoteCheckResult<'_>>,
-        now: Now,
-    ) -> EngineAnswer<'_> {
-        match result {
-            None => self.decider.decide(request, now),
-            Some(result) => self.decider.resume(request, result, now),
-        }
+    pub(crate) fn decide(&mut self, request: &Request<'_>, us: u64) -> EngineAnswer<'_> {
+        let now = self.now(us);
+        self.decider.decide(request, now)
     }
 
-    /// Parks a pending request; the next tick sends its commands.
+    /// Parks a pending request.
     fn add_pending(&mut self, shortfalls: Arc<Shortfalls>, request: FleetRequest, is_second: bool, us: u64) {
         let now = self.now(us);
         self.waiting.add_pending((shortfalls, request, is_second), &mut self.member, now, &mut self.out);
@@ -263,47 +288,95 @@ impl Host {
         self.waiting.forget(|| true);
     }
 
-    /// Returns the commands due before the next tick.
-    pub(crate) fn take_commands(&mut self) -> Vec<ScriptCommand> {
-        std::mem::take(&mut self.out)
+    pub(crate) fn end_lease(&self, lease: u64, us: u64) {
+        let session = &self.leases.as_ref().unwrap().session;
+        assert!(self.engine.release_lease(session, lease, WorkOutcome::Ok, self.now(us)));
+    }
+
+    /// Returns whether a key had no reply for the lifetime of a hold.
+    pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
+        let leases = self.leases.as_ref().unwrap();
+        let counted = leases.counted.get(&leases.keys[tenant as usize]);
+        counted.is_none_or(|at| self.now(us).at >= at.after(Duration::from_millis(1_900)))
+    }
+
+    /// Returns whether the permits of other hosts are unknown for a key.
+    pub(crate) fn is_cut_off(&self, tenant: u32, us: u64) -> bool {
+        self.has_lapsed(tenant, us) || !self.is_linked()
+    }
+
+    /// Returns whether the key has more leases than permits here.
+    fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
+        let (leases, tenant) = (self.leases.as_ref().unwrap(), self.tenants[tenant as usize].as_str());
+        let here = self.engine.find_permits(&leases.rule, &[("tenant", tenant)], self.now(us));
+        here.unwrap().is_some_and(|here| here.in_use > here.held)
     }
 
     /// Returns whether a tick would change anything. A daemon ticks anyway; most ticks of a simulation would
     /// do nothing.
     pub(crate) fn is_due(&self, us: u64) -> bool {
         // Each tick checks the timeouts of pending requests.
-        self.asks || self.now(us).at >= self.next
+        let is_always = self.plan.asks() || self.plan.kind == Kind::Permits;
+        is_always || self.reports_pools(us) || self.now(us).at >= self.next
     }
 
-    pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
+    /// Returns whether pools are read now: as by the sync task, every 10 ms.
+    fn reports_pools(&self, us: u64) -> bool {
+        self.plan.kind == Kind::Reserve && us.is_multiple_of(10_000)
+    }
+
+    pub(crate) fn tick(&mut self, us: u64) {
         let now = self.now(us);
         self.known.set(None);
-        let timeout = self.member.sync.timeout();
-        if self.opens_us.take_if(|opens_us| *opens_us <= us).is_some() {
-            self.link.connected(now.at);
-        }
-        self.link.detect_outage(self.is_connected(), timeout, now.at);
-        self.member.set_reachable(self.link.is_linked(), now.at);
-        if self.link.accepts_heartbeat(now.at) {
-            let (host, secret, pools) = (self.name, self.secret, Vec::new());
-            self.out.push(ScriptCommand::Heartbeat(Heartbeat { host, epoch: 0, seq: 0, pools, secret }));
-        }
+        self.tend_link(us, now);
         // The daemon leaves out this part while nothing is due.
         let (is_quiet, before) = (self.member.is_quiet(now.at), self.out.len());
         self.member.tick(now, &mut self.out);
         assert!(!is_quiet || self.out.len() == before, "a command was due");
-        self.next = self.member.sync.next().min(self.link.next(self.is_connected(), timeout));
-        &mut self.out
+        let timeout = self.member.sync.timeout();
+        let (link, sync) = (self.link.as_ref(), self.member.sync.next());
+        self.next = link.map_or(sync, |link| sync.min(link.next(self.is_connected(), timeout)));
     }
 
-    pub(crate) fn is_pending(&self, number: u64) -> bool {
-        self.pending.contains_key(&number)
+    /// Detects outages, and sends a heartbeat if one is due.
+    fn tend_link(&mut self, us: u64, now: Now) {
+        let is_opened = self.opens_us.take_if(|opens_us| *opens_us <= us).is_some();
+        let (timeout, is_connected) = (self.member.sync.timeout(), self.is_connected());
+        let is_reporting = self.reports_pools(us);
+        let Some(link) = &mut self.link else { return };
+        if is_opened {
+            link.connected(now.at);
+        }
+        link.detect_outage(is_connected, timeout, now.at);
+        self.member.set_reachable(link.is_linked(), now.at);
+        if is_reporting && self.reserves.is_urgent(&self.engine, now.at) {
+            link.hasten(now.at);
+        }
+        if link.accepts_heartbeat(now.at) {
+            let (seq, pools) = self.reserves.report(&self.engine, now.at);
+            let (host, epoch) = (self.name, self.birth.epoch);
+            let secret = SecretDigest::of_secret(&[self.birth.secret]);
+            self.out.push(ScriptCommand::Heartbeat(Heartbeat { host, epoch, seq, pools, secret }));
+        }
+    }
+
+    /// Takes the commands that are due.
+    pub(crate) fn take_commands(&mut self) -> Vec<ScriptCommand> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Returns the reply timeout of the link, in µs: four round trips, measured on connect, or that of the
+    /// sync.
+    pub(crate) fn timeout_us(&self) -> u64 {
+        (self.member.sync.timeout().as_micros() as u64).max((4 * self.connected_us).min(2_000_000))
     }
 
     pub(crate) fn sent(&mut self, number: u64, command: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.acts();
-        self.link.sent(now.at);
+        if let Some(link) = &mut self.link {
+            link.sent(now.at);
+        }
         self.pending.insert(number, command);
     }
 
@@ -314,25 +387,38 @@ impl Host {
         if self.pending.remove(&number).is_none() {
             return;
         }
-        self.link.record_reply(now.at);
-        let before = self.member.sync.counts;
+        if let Some(link) = &mut self.link {
+            link.record_reply(now.at);
+        }
+        let before = (self.member.sync.counts, self.out.len());
         match (command, reply) {
-            (ScriptCommand::Heartbeat(_), ScriptReply::Heartbeat(reply)) => {
+            (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
                 self.member.apply_heartbeat(&reply, now.at);
+                self.is_name_taken |= self.reserves.apply_reply(heartbeat, &reply, &self.engine);
             }
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
-            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_))
-            | (ScriptCommand::Permits(_), reply @ ScriptReply::Permits(_)) => {
+            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
+                self.member.answered(command, reply, now, &mut self.out);
+                assert_eq!(self.out.len(), before.1, "no answer makes a host ask at once");
+            }
+            (ScriptCommand::Permits(permits), reply @ ScriptReply::Permits(_)) => {
+                let counted = &mut self.leases.as_mut().unwrap().counted;
+                for request in permits.requests.iter().filter(|request| request.is_whole) {
+                    let counted = counted.entry(request.key).or_insert(permits.head.sent_at);
+                    *counted = permits.head.sent_at.max(*counted);
+                }
                 self.member.answered(command, reply, now, &mut self.out);
             }
             (command, reply) => panic!("{reply:?} to {command:?}"),
         }
-        let counts = self.member.sync.counts;
+        let (counts, before) = (self.member.sync.counts, before.0);
         let counted =
             if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
         assert_eq!((counts.batches - before.batches, counts.cells - before.cells), counted);
-        self.member.set_reachable(self.link.is_linked(), now.at);
-        self.has_counted |= self.fleet_status.is_redis_reachable();
+        if let Some(link) = &self.link {
+            self.member.set_reachable(link.is_linked(), now.at);
+        }
+        self.has_counted |= self.is_linked();
     }
 
     /// Handles the timeout of a command if it is still pending.
@@ -346,17 +432,29 @@ impl Host {
         let now = self.now(us);
         self.acts();
         let before = self.member.sync.counts.unanswered;
-        match command {
-            ScriptCommand::Heartbeat(_) => self.link.heartbeat_failed(now.at),
-            command => self.member.failed(command, now.at),
+        match (command, &mut self.link) {
+            (ScriptCommand::Heartbeat(heartbeat), Some(link)) => {
+                link.heartbeat_failed(now.at);
+                self.reserves.failed(heartbeat);
+            }
+            (command, _) => self.member.failed(command, now.at),
         }
         let unanswered = self.member.sync.counts.unanswered - before;
         assert_eq!(unanswered, u64::from(matches!(command, ScriptCommand::Sync(_))));
     }
 
-    /// Closes the connection with all pending commands until another one is open.
-    pub(crate) fn reconnect(&mut self, us: u64, opens_us: u64) {
-        self.opens_us = Some(opens_us);
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (&u64, &ScriptCommand)> {
+        self.pending.iter()
+    }
+
+    /// Closes the connection with all pending commands, if this one has no reply yet, until another one is open.
+    pub(crate) fn reconnect(&mut self, number: u64, round_trip_us: u64, us: u64) {
+        if !self.pending.contains_key(&number) {
+            return;
+        }
+        // The next connection takes a handshake and two greetings, and measures anew.
+        self.connected_us = round_trip_us;
+        self.opens_us = Some(us + BACKOFF_US + 3 * round_trip_us);
         let mut pending: Vec<_> = self.pending.drain().collect();
         pending.sort_unstable_by_key(|(number, _)| *number);
         pending.iter().for_each(|(_, command)| self.failed(command, us));
@@ -368,7 +466,10 @@ impl Host {
 
     /// Refuses a command without a connection.
     pub(crate) fn refuse(&mut self, command: &ScriptCommand, us: u64) {
-        self.link.sent(self.now(us).at);
+        let now = self.now(us);
+        if let Some(link) = &mut self.link {
+            link.sent(now.at);
+        }
         self.failed(command, us);
     }
 }
@@ -379,29 +480,5 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
     Timestamp::from_nanos(nanos + 1_000_000_000)
 }
 
-pub(crate) fn position() -> Position {
-    Position { file: "simulation".into(), line: 1, column: 1 }
-}
-
-/// One an hour on each host: refuses nearly all matching requests, before or after a remote check.
-pub(crate) fn own_rule() -> Rule {
-    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
-    let key = vec![KeyPart::plain("job")];
-    Rule { key, ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket))) }
-}
-
-pub(crate) fn rule(plan: &Plan) -> Rule {
-    let position = position();
-    let key = vec![KeyPart::plain("tenant")];
-    if let Some(kind) = plan.window {
-        let quota =
-            Quota::FleetBudget(Box::new(crate::windows::quota(plan, kind).with_remote_checks(plan.asks)));
-        return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
-    }
-    let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
-    let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
-    let quota = Quota::FleetBudget(Box::new(
-        share::ShareQuota::new(bucket, plan.credit, plan.when_down).with_remote_checks(plan.asks),
-    ));
-    Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
-}
+/// Before a host connects again, µs.
+const BACKOFF_US: u64 = 150_000;

@@ -1,5 +1,6 @@
-//! Draws the load of each host over time.
+//! Draws the load of each host over time: by the shape of a plan, or as pages of callers.
 
+use crate::host::FleetRequest;
 use crate::plan::{Plan, Shape};
 use crate::random::Random;
 
@@ -127,6 +128,83 @@ pub(crate) fn poisson(random: &mut Random, mean: f64) -> u32 {
         left -= 30.0;
         if left <= 0.0 {
             return count;
+        }
+    }
+}
+
+/// Pages of simultaneous requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pages {
+    /// Requests of a page.
+    pub(crate) page: u32,
+    pub(crate) costs: Costs,
+    pub(crate) routing: Routing,
+    /// Callers retry once at the retry time.
+    pub(crate) retries: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Costs {
+    Always(u32),
+    /// One in `.0` requests costs `.1`, the others one.
+    OneIn(u32, u32),
+    /// With this median, at most the burst.
+    Lognormal(f64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Routing {
+    /// Each caller has one host.
+    Sticky,
+    /// Each page goes to a random host.
+    Pages,
+    /// Each request goes to a random host.
+    Requests,
+}
+
+impl Pages {
+    /// Draws all requests of a run: their times, callers, hosts and costs.
+    pub(crate) fn draw(&self, plan: &Plan, random: &mut Random) -> Vec<(u64, FleetRequest, u32)> {
+        let per_us = f64::from(plan.rate) * plan.load as f64 / 1e9;
+        let every_us = f64::from(self.page) * self.costs.mean() / per_us;
+        let (begins_us, ends_us) = (plan.begins_us(), plan.ends_us() - 100_000);
+        let mut requests = Vec::new();
+        for tenant in 0..plan.tenants {
+            let mut at = begins_us as f64 + random.share() * every_us;
+            while at < ends_us as f64 {
+                let host = random.below(plan.hosts);
+                for number in 0..self.page {
+                    let cost = self.costs.draw(plan.burst, random);
+                    let host = match self.routing {
+                        Routing::Sticky => tenant % plan.hosts,
+                        Routing::Pages => host,
+                        Routing::Requests => random.below(plan.hosts),
+                    };
+                    // Requests of a page follow 20 µs apart.
+                    let us = at as u64 + u64::from(number) * 20;
+                    requests.push((us, FleetRequest { cost, ..FleetRequest::new(tenant) }, host));
+                }
+                at += every_us * (0.5 + random.share());
+            }
+        }
+        requests
+    }
+}
+
+impl Costs {
+    fn mean(self) -> f64 {
+        match self {
+            Costs::Always(cost) => f64::from(cost),
+            Costs::OneIn(many, cost) => f64::from(many - 1 + cost) / f64::from(many),
+            Costs::Lognormal(median) => median * 1.65,
+        }
+    }
+
+    fn draw(self, burst: u32, random: &mut Random) -> u32 {
+        match self {
+            Costs::Always(cost) => cost,
+            Costs::OneIn(many, cost) => [1, cost][usize::from(random.below(many) == 0)],
+            Costs::Lognormal(median) => ((median * random.lognormal()) as u32).clamp(1, burst),
         }
     }
 }

@@ -23,6 +23,7 @@ mod csv;
 mod engines;
 mod faults;
 mod host;
+mod leases;
 mod load;
 mod many_keys;
 mod measure;
@@ -34,6 +35,7 @@ mod plan;
 mod random;
 mod remote_checks;
 mod reserve;
+mod rules;
 mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;

@@ -33,8 +33,10 @@ pub(crate) struct Network {
     pub(crate) lost: u32,
     doubled: u32,
     late: u32,
-    /// Delay of late replies.
-    pub(crate) late_us: u64,
+    late_us: u64,
+    strays: u32,
+    /// Longest round trip beyond the shortest, µs.
+    pub(crate) slow_us: u32,
 }
 
 impl Network {
@@ -49,7 +51,9 @@ impl Network {
             lost: faults.lost,
             doubled: faults.doubled,
             late: faults.late,
-            late_us: 1_000_000,
+            late_us: plan.late_us,
+            strays: faults.strays,
+            slow_us: 0,
         }
     }
 
@@ -58,10 +62,15 @@ impl Network {
         self.numbers += 1;
         let number = self.numbers;
         let arrives = us + self.one_way();
+        let is_heartbeat = matches!(command, ScriptCommand::Heartbeat(_));
         // Only heartbeats are doubled.
-        if self.random.below(1_000) < self.doubled && matches!(command, ScriptCommand::Heartbeat(_)) {
+        if self.random.below(1_000) < self.doubled && is_heartbeat {
             let again = us + self.one_way() * 3;
             self.push(again, to, Event::AtStore { number, command: command.clone() });
+        }
+        if self.strays > 0 && is_heartbeat && self.random.below(1_000) < self.strays {
+            let again = us + u64::from(self.random.below(3_000)) * 1_000;
+            self.push(again, to, Event::AtStore { number: STRAY, command: command.clone() });
         }
         self.push(us + timeout_us, to, Event::TimedOut { number });
         self.push(arrives, to, Event::AtStore { number, command });
@@ -91,7 +100,8 @@ impl Network {
 
     /// Draws half a round trip, ±10 %.
     fn one_way(&mut self) -> u64 {
-        let half = self.round_trip_us / 2;
+        let slow = if self.slow_us > 0 { self.random.below(self.slow_us + 1) } else { 0 };
+        let half = (self.round_trip_us + u64::from(slow)) / 2;
         half - half / 10 + u64::from(self.random.below((half / 5) as u32 + 1))
     }
 
@@ -101,3 +111,6 @@ impl Network {
         self.events.push(Reverse((at, self.numbers)));
     }
 }
+
+/// Number of a command whose reply nobody awaits.
+pub(crate) const STRAY: u64 = 0;

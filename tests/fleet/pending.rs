@@ -8,12 +8,13 @@ use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::remote_checks::WaitingRequest;
 
-/// A pending request; `W` identifies it.
-pub(crate) struct Pending<W> {
+use crate::host::FleetRequest;
+
+pub(crate) struct Pending {
     pub(crate) shortfalls: Arc<Shortfalls>,
     /// Whether it waited before: no request waits a third time.
     pub(crate) is_second: bool,
-    pub(crate) what: W,
+    pub(crate) request: FleetRequest,
     due: Timestamp,
     answer: Slot,
 }
@@ -21,20 +22,17 @@ pub(crate) struct Pending<W> {
 type Slot = Arc<Mutex<Option<Option<CheckReply>>>>;
 
 /// All pending requests of a host.
-pub(crate) struct Waiting<W>(Vec<Pending<W>>);
+#[derive(Default)]
+pub(crate) struct Waiting(Vec<Pending>);
 
-impl<W> Waiting<W> {
-    pub(crate) fn new() -> Waiting<W> {
-        Waiting(Vec::new())
-    }
-
+impl Waiting {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     pub(crate) fn add_pending(
         &mut self,
-        (shortfalls, what, is_second): (Arc<Shortfalls>, W, bool),
+        (shortfalls, request, is_second): (Arc<Shortfalls>, FleetRequest, bool),
         member: &mut HostMember,
         now: Now,
         out: &mut Vec<ScriptCommand>,
@@ -48,7 +46,7 @@ impl<W> Waiting<W> {
         let due = now.at.after(shortfalls.patience);
         member.start_check(WaitingRequest { shortfalls: Arc::clone(&shortfalls), due, on_reply }, now, out);
         member.tend_permits(now, out);
-        self.0.push(Pending { shortfalls, is_second, what, due, answer });
+        self.0.push(Pending { shortfalls, is_second, request, due, answer });
     }
 
     /// Drops requests whose clients disconnect now, with any reply.
@@ -57,7 +55,7 @@ impl<W> Waiting<W> {
     }
 
     /// Returns decided requests with their replies; `None`: timed out.
-    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Pending<W>, Option<CheckReply>)> {
+    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Pending, Option<CheckReply>)> {
         let mut ready = Vec::new();
         for pending in std::mem::take(&mut self.0) {
             let reply = pending.answer.lock().unwrap().take();

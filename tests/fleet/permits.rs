@@ -1,6 +1,132 @@
-//! Tests concurrency over many hosts in virtual time: real engines and sync, leases with durations, and a
-//! Redis model that runs the rules of the scripts.
+//! Tests concurrency over many hosts: utilization without faults and around outages, and random small runs with
+//! faults. [`Leases`](crate::leases::Leases) checks each millisecond.
 
-mod figures;
-mod host;
-mod world;
+use tidegate::limit::share::{Fallback, RemoteCheckWait};
+
+use crate::leases::Leases;
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, draws, each_seed, is_short, runs, seed};
+use crate::rules::Kind;
+use crate::world;
+
+/// Plans leases of 100 ms under `max` permits; `load` in thousandths of full utilization.
+fn plan(hosts: u32, max: u32, shape: Shape, load: u64) -> Plan {
+    Plan {
+        kind: Kind::Permits,
+        asks: RemoteCheckWait::OnMiss,
+        rate: max * 10,
+        burst: max,
+        service_ms: 100,
+        ms: if is_short() { 4_000 } else { 60_000 },
+        ..Plan::cell(hosts, shape, load)
+    }
+}
+
+/// Returns the leases and the number of requests and of those that waited.
+fn run(plan: &Plan) -> (Leases, u64, u64) {
+    let world = world::run(plan);
+    (world.leases.unwrap(), world.measure.seen().offered, world.measure.waited)
+}
+
+fn with_outage(plan: Plan, from_ms: u64, to_ms: u64, empty: bool) -> Plan {
+    let outages = vec![Outage { from_ms, to_ms, empty, later_ms: 0 }];
+    Plan { faults: Faults { outages, ..Faults::default() }, ..plan }
+}
+
+#[test]
+fn connected_hosts_stay_within_maximum_and_use_most_of_it() {
+    let (hosts, loads): (u32, &[u64]) = if is_short() { (10, &[1_500]) } else { (100, &[700, 1_500]) };
+    for shape in [Shape::Even, Shape::Zipf] {
+        for &load in loads {
+            let (seen, ..) = run(&plan(hosts, hosts * 10, shape, load));
+            assert!(seen.most <= hosts * 10, "{} at once", seen.most);
+            assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
+        }
+    }
+}
+
+#[test]
+fn renews_permits_of_many_leases_in_batches() {
+    let plan = plan(1, 800, Shape::Even, 1_500);
+    let (seen, ..) = run(&Plan { service_ms: 1_000, rate: 800, ms: 4_000, ..plan });
+    assert!((600..=800).contains(&seen.most), "{} at once", seen.most);
+    assert!(seen.used() >= 0.9, "{} used", seen.used());
+}
+
+#[test]
+fn flushed_redis_grants_no_permit_before_all_hosts_report() {
+    let plan = Plan { when_down: Fallback::Refuse, ms: 16_000, ..plan(10, 60, Shape::Even, 1_500) };
+    let (seen, ..) = run(&with_outage(plan, 2_000, 2_300, true));
+    assert!(seen.most <= 60 && seen.most_loose == 0, "{} at once, {} loose", seen.most, seen.most_loose);
+    // Redis grants nothing for six seconds after the loss.
+    assert!(seen.used() > 0.55, "{} used", seen.used());
+}
+
+#[test]
+fn excess_leases_of_an_outage_are_not_replaced() {
+    let plan = Plan { when_down: Fallback::Local, ms: 7_000, ..plan(10, 60, Shape::Even, 2_000) };
+    let (seen, ..) = run(&with_outage(plan, 1_000, 3_000, false));
+    assert!(seen.most > 72, "the outage admits more: {} at once", seen.most);
+    assert!((54..=60).contains(&seen.most_at_end), "{} at once at the end", seen.most_at_end);
+}
+
+/// Ten permits over twenty hosts: less than four for each.
+#[test]
+fn pending_requests_use_few_permits_fully() {
+    for shape in [Shape::Even, Shape::OneHot] {
+        for load in [300, 1_500] {
+            let (seen, asked, _) = run(&plan(20, 10, shape, load));
+            assert!(seen.most <= 10, "{} at once", seen.most);
+            assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
+            // With enough permits for all, no request is refused.
+            assert!(load > 1_000 || seen.begun == asked, "{shape:?} {load}: {} of {asked}", seen.begun);
+        }
+    }
+}
+
+/// A random small run with faults.
+fn drawn(seed: u64) -> Plan {
+    let mut draw = draws(seed, 14);
+    let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
+    let max = draw(1, 300);
+    let service_ms = [20, 100, 700][draw(0, 2) as usize];
+    let load = [300, 700, 1_000, 1_500, 5_000][draw(0, 4) as usize];
+    let ms = u64::from(draw(1_000, 15_000)).min(200_000 / u64::from(hosts)).max(1_000);
+    let mut faults = Faults::drawn(&mut draw, 300);
+    for _ in 0..draw(0, 2) {
+        faults.crashes.push(Crash::drawn(&mut draw, hosts, 0..ms, 4_000));
+    }
+    faults.crashes.dedup_by_key(|crash| crash.host);
+    if draw(0, 2) == 0 {
+        faults.outages.push(Outage::drawn(&mut draw, ms, 6_000));
+    }
+    let when_down_all = [Fallback::Share, Fallback::Refuse, Fallback::Local, Fallback::Allow];
+    Plan {
+        seed,
+        rate: (max * 1_000 / service_ms).max(1),
+        service_ms,
+        ms,
+        shape: SHAPES[draw(0, 6) as usize],
+        round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
+        tenants: [1, 1, 3][draw(0, 2) as usize],
+        tick_us: [1_000, 2_000, 10_000][draw(0, 2) as usize],
+        faults,
+        when_down: when_down_all[draw(0, 3) as usize],
+        asks: [RemoteCheckWait::OnMiss, RemoteCheckWait::Never][draw(0, 1) as usize],
+        held: [0, 300][draw(0, 1) as usize],
+        leaves: [0, 100][draw(0, 1) as usize],
+        ..plan(hosts, max, SHAPES[0], load)
+    }
+}
+
+/// Selected by `SEED` and `RUNS`; one run takes as long as ten token runs.
+#[test]
+fn only_hosts_in_outage_exceed_maximum_concurrency() {
+    let all = each_seed(seed()..seed() + runs().div_ceil(10), drawn, run);
+    let sum = |of: fn(&(Leases, u64, u64)) -> u64| all.iter().map(of).sum::<u64>();
+    let (begun, waited) = (sum(|(seen, ..)| seen.begun), sum(|(.., waited)| *waited));
+    let loose = sum(|(seen, ..)| u64::from(seen.most_loose));
+    assert!(
+        begun > 500 && loose > 0 && waited > 50,
+        "too little happened: {begun} began, {loose} under hosts in an outage, {waited} waited"
+    );
+}

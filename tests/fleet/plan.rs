@@ -4,12 +4,13 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use std::{iter, thread};
 
 use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
+use crate::load::Pages;
 use crate::random::Random;
+use crate::rules::Kind;
 
 /// Distribution of requests over hosts and time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,8 +87,10 @@ pub(crate) struct Faults {
     pub(crate) lost: u32,
     /// Commands per thousand delivered twice.
     pub(crate) doubled: u32,
-    /// Replies per thousand delayed by a second.
+    /// Replies per thousand delayed by `late_us` of the plan.
     pub(crate) late: u32,
+    /// Heartbeats per thousand that arrive once more within three seconds, from an abandoned connection.
+    pub(crate) strays: u32,
     /// Maximum drift of host clocks, ppm.
     pub(crate) drift_ppm: u32,
     /// Wall clocks of hosts are set at random times.
@@ -99,11 +102,11 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Returns whether a host cannot reach Redis at `us`; the load began after `warm_ms`.
-    pub(crate) fn is_out(&self, host: u32, us: u64, warm_ms: u64) -> bool {
+    /// Returns whether a host cannot reach Redis, at this time since the load began.
+    pub(crate) fn is_out(&self, host: u32, us: u64) -> bool {
         let is_out = |outage: &Outage| {
             let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
-            ((warm_ms + outage.from_ms) * 1_000..(warm_ms + to_ms) * 1_000).contains(&us)
+            (outage.from_ms * 1_000..to_ms * 1_000).contains(&us)
         };
         self.outages.iter().any(is_out)
     }
@@ -130,66 +133,126 @@ impl Faults {
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) hosts: u32,
+
+    /// What the hosts share.
+    pub(crate) kind: Kind,
     pub(crate) rate: u32,
     /// Seconds in which `rate` tokens are earned.
     pub(crate) period_s: u64,
     pub(crate) burst: u32,
-    pub(crate) ms: u64,
-    /// Requests offered, in thousandths of the rate.
-    pub(crate) load: u32,
-    pub(crate) shape: Shape,
     /// Thousandths of the burst; zero: `on_miss: refuse`.
     pub(crate) credit: u16,
-    pub(crate) round_trip_us: u64,
+    /// When requests wait for a command, and how long at most.
+    pub(crate) asks: RemoteCheckWait,
+    pub(crate) wait_ms: u64,
+    /// Admission by a host in an outage.
+    pub(crate) when_down: Fallback,
+
+    pub(crate) ms: u64,
+    /// Time after the last request for all messages to arrive; no message is lost any more.
+    pub(crate) rest_ms: u64,
+    /// Requests offered, in thousandths of the rate.
+    pub(crate) load: u64,
+    pub(crate) shape: Shape,
+    /// Requests come as these pages instead of by the shape.
+    pub(crate) pages: Option<Pages>,
     pub(crate) tenants: u32,
+    /// Mean duration of a lease.
+    pub(crate) service_ms: u32,
+    /// Requests per thousand that a rule of their own host refuses too.
+    pub(crate) held: u32,
+    /// Pending requests per thousand whose clients disconnect in each millisecond.
+    pub(crate) leaves: u32,
+
+    pub(crate) round_trip_us: u64,
+    /// Further round trips, each for an equal part of the run.
+    pub(crate) then_us: Vec<u64>,
+    /// Delay of late replies.
+    pub(crate) late_us: u64,
+    /// A command without a reply closes its connection, with all others on it.
+    pub(crate) reconnects: bool,
+    /// Hosts know one another from the start, and send no heartbeats.
+    pub(crate) linked: bool,
     /// Buckets over which keys are distributed.
     pub(crate) buckets: u16,
+    /// Step of the simulation.
+    pub(crate) step_us: u64,
     /// Interval of host ticks.
-    pub(crate) tick_ms: u64,
+    pub(crate) tick_us: u64,
     pub(crate) faults: Faults,
     /// Whether tokens are audited one by one.
     pub(crate) audited: bool,
-    /// Windows of `burst` each, instead of a bucket.
-    pub(crate) window: Option<crate::windows::Kind>,
-    /// When requests wait for a command.
-    pub(crate) asks: RemoteCheckWait,
-    /// Admission by a host in an outage.
-    pub(crate) when_down: Fallback,
 }
 
 impl Plan {
-    /// Returns the reply timeout of the link, in µs: four round trips, measured on connect, or that of the
-    /// sync.
-    pub(crate) fn timeout_us(&self, sync: Duration) -> u64 {
-        (sync.as_micros() as u64).max((4 * self.round_trip_us).min(2_000_000))
-    }
-
     /// Returns a cell of the table: R = B = 1 000, a minute.
-    pub(crate) fn cell(hosts: u32, shape: Shape, load: u32) -> Plan {
+    pub(crate) fn cell(hosts: u32, shape: Shape, load: u64) -> Plan {
         Plan {
             seed: seed(),
             hosts,
+            kind: Kind::Bucket,
             rate: 1_000,
             period_s: 1,
             burst: 1_000,
+            credit: 100,
+            asks: RemoteCheckWait::Never,
+            wait_ms: 5,
+            when_down: Fallback::Share,
             ms: 60_000,
+            rest_ms: 0,
             load,
             shape,
-            credit: 100,
-            round_trip_us: 500,
+            pages: None,
             tenants: 1,
+            service_ms: 0,
+            held: 0,
+            leaves: 0,
+            round_trip_us: 500,
+            then_us: Vec::new(),
+            late_us: 1_000_000,
+            reconnects: false,
+            linked: false,
             buckets: tidegate::fleet::sync::BUCKETS,
-            tick_ms: 2,
+            step_us: 1_000,
+            tick_us: 2_000,
             faults: Faults::default(),
             audited: false,
-            window: None,
-            asks: RemoteCheckWait::Never,
-            when_down: Fallback::Share,
         }
     }
 
+    /// Audits tokens one by one, until all messages have arrived.
+    pub(crate) fn audited(self) -> Plan {
+        Plan { audited: true, rest_ms: 8_000, ..self }
+    }
+
+    /// Returns whether requests may wait for Redis.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks != RemoteCheckWait::Never
+    }
+
+    /// Returns the time at which the load begins: hosts have counted one another by then.
+    pub(crate) fn begins_us(&self) -> u64 {
+        if self.linked { 0 } else { WARM_US }
+    }
+
+    /// Returns the time of the last request.
+    pub(crate) fn ends_us(&self) -> u64 {
+        self.begins_us() + self.ms * 1_000
+    }
+
+    /// Returns the round trip at this moment.
+    pub(crate) fn round_trip_at(&self, us: u64) -> u64 {
+        let parts = self.then_us.len() + 1;
+        let part = (us as usize * parts / self.ends_us() as usize).min(parts - 1);
+        part.checked_sub(1).map_or(self.round_trip_us, |part| self.then_us[part])
+    }
+
+    pub(crate) fn slowest_us(&self) -> u64 {
+        self.then_us.iter().fold(self.round_trip_us, |slowest, then| slowest.max(*then))
+    }
+
     pub(crate) fn per_ms(&self) -> f64 {
-        self.budget_per_ms() * f64::from(self.load) / 1_000.0
+        self.budget_per_ms() * self.load as f64 / 1_000.0
     }
 
     pub(crate) fn budget_per_ms(&self) -> f64 {
@@ -208,6 +271,9 @@ impl Plan {
         f64::from(self.credit) / 1_000.0
     }
 }
+
+/// Hosts start before the first request.
+const WARM_US: u64 = 2_500_000;
 
 /// Returns a generator of inclusive ranges for one purpose (`stream`) from a seed.
 pub(crate) fn draws(seed: u64, stream: u64) -> impl FnMut(u32, u32) -> u32 {

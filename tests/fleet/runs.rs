@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
-use crate::world::{Looks, run, run_looking};
+use crate::world::{run, run_ticking};
 
 fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 4);
@@ -11,7 +11,7 @@ fn plan(seed: u64) -> Plan {
     let load = [500, 1_000, 2_000, 10_000, 100_000][draw(0, 4) as usize];
     let hosts = [2, 3, 5, 10, 20, 50, 100][draw(0, 6) as usize];
     // At most 100 000 decisions and half a million host ticks.
-    let ms = (100_000_000_000 / (u64::from(rate) * u64::from(load))).min(5_000_000 / u64::from(hosts));
+    let ms = (100_000_000_000 / (u64::from(rate) * load)).min(5_000_000 / u64::from(hosts));
     let ms = ms.min(u64::from(draw(1_000, 20_000))).max(500);
     let mut faults = Faults::drawn(&mut draw, 300);
     faults.steps = draw(0, 1) == 1;
@@ -30,11 +30,11 @@ fn plan(seed: u64) -> Plan {
         credit: [0, 100][draw(0, 1) as usize],
         round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
         tenants: [1, 1, 5][draw(0, 2) as usize],
-        tick_ms: [1, 2, 10][draw(0, 2) as usize],
+        tick_us: [1_000, 2_000, 10_000][draw(0, 2) as usize],
         faults,
-        audited: true,
         ..Plan::cell(hosts, SHAPES[0], load)
     }
+    .audited()
 }
 
 /// Selected by `SEED` and `RUNS`.
@@ -60,9 +60,9 @@ fn keeps_bounds_and_conserves_tokens() {
 #[test]
 fn host_not_due_sends_no_command() {
     for seed in seed()..seed() + runs().div_ceil(100) {
-        for plan in [plan(seed), crate::windows::plan(seed).0] {
-            let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {
-                let world = run_looking(&plan, looks);
+        for plan in [plan(seed), crate::windows::plan(seed)] {
+            let [always, when_due] = [true, false].map(|always_ticks| {
+                let world = run_ticking(&plan, always_ticks);
                 let in_hand = world.audit.as_ref().map(Audit::in_hand);
                 (world.counts(), world.measure.admitted.clone(), world.measure.commands, in_hand)
             });

@@ -96,7 +96,7 @@ fn allows_callers_below_their_limit() {
     let (tenants, ms) = (if is_short() { 100 } else { 300 }, 20_000);
     // A host's share of the credit is an eighth of a token, and more than one.
     for (rate, cells_most) in [(10, 1.02), (100, 0.75)] {
-        let load = tenants * 3 * 1_000 / rate;
+        let load = u64::from(tenants * 3 * 1_000 / rate);
         let plan = Plan { rate, burst: rate, tenants, ms, ..Plan::cell(8, Shape::Even, load) };
         let seen = run(&plan).measure.seen();
         let cells = seen.cells * ms as f64 / 1_000.0 / seen.offered as f64;

@@ -1,102 +1,63 @@
 //! Tests windows over many hosts: total admissions per window under faults, and utilization.
 
-use jiff::tz::TimeZone;
-use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
-use tidegate::limit::share::{self, Fallback};
-use tidegate::limit::{Quota, sliding_window};
+use std::collections::VecDeque;
+use std::iter::repeat_n;
+
+use tidegate::limit::share::Fallback;
 
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, draws, each_seed, is_short, runs, seed};
-use crate::world::{WARM_MS, World, run};
-
-/// Kind of window that a plan has instead of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    Fixed,
-    /// In a time zone: hosts send its edges to Redis.
-    Calendar,
-    Sliding,
-}
-
-/// Returns the quota of `count` per window of `seconds` on one host.
-fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
-    let nanos = seconds * 1_000_000_000;
-    let fixed = |align| {
-        Quota::FixedWindow(
-            fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(nanos), align).unwrap(),
-        )
-    };
-    match kind {
-        Kind::Fixed => fixed(WindowAlign::Epoch),
-        Kind::Calendar => fixed(WindowAlign::Zone(TimeZone::get("Europe/Berlin").unwrap())),
-        Kind::Sliding => {
-            Quota::SlidingWindow(sliding_window::SlidingWindowQuota::new(count, nanos, 10).unwrap())
-        }
-    }
-}
-
-pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
-    share::ShareQuota::for_window(like(plan.burst, plan.period_s, kind), plan.credit, plan.when_down).unwrap()
-}
+use crate::rules::Kind;
+use crate::world::{World, run};
 
 /// Returns the plan with windows of its rate.
 fn windowed(plan: Plan, kind: Kind) -> Plan {
     // Without Redis only borrowed tokens are spent: admissions never exceed the bound.
     let when_down = if plan.credit == 0 { Fallback::Refuse } else { Fallback::Share };
-    Plan { burst: plan.rate, window: Some(kind), when_down, ..plan }
-}
-
-/// Admissions by millisecond, on the Redis clock.
-fn admitted<'w>(world: &'w World<'_>) -> impl Iterator<Item = (u64, u32)> + 'w {
-    let start_us = world.store_us + WARM_MS * 1_000;
-    (0..).map(move |ms| start_us + ms * 1_000).zip(world.measure.admitted.iter().copied())
+    Plan { burst: plan.rate, kind, when_down, ..plan }
 }
 
 /// Returns the most admitted in any window, and utilization of the windows within the run.
-pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
+pub(crate) fn seen(world: &World, plan: &Plan) -> (u64, f64) {
     let span = plan.period_s * 1_000_000;
-    let all: Vec<(u64, u32)> = admitted(world).collect();
-    if kind == Kind::Sliding {
-        let (mut first, mut sum, mut most) = (0, 0, 0);
-        for (us, count) in &all {
-            sum += u64::from(*count);
-            while all[first].0 + span <= *us {
-                sum -= u64::from(all[first].1);
-                first += 1;
-            }
-            most = most.max(sum);
-        }
-        let (mut had, mut ideal) = (0.0, 0.0);
+    let times = (world.store_us + plan.begins_us()..).step_by(1_000).take(plan.ms as usize);
+    let counts = world.measure.admitted.iter().zip(&world.measure.offered);
+    // Admissions and requests by millisecond, on the Redis clock.
+    let all: Vec<(u64, u64, u64)> = times
+        .zip(counts.map(|(admitted, offered)| (u64::from(*admitted), u64::from(*offered))))
+        .map(|(us, (admitted, offered))| (us, admitted, offered))
+        .collect();
+    let (mut most, mut had, mut ideal) = (0, 0, 0);
+    if plan.kind == Kind::Sliding {
         // Compared with one counter of the last span.
-        let mut passed: std::collections::VecDeque<u64> = std::collections::VecDeque::new();
-        for ((us, count), offered) in all.iter().zip(&world.measure.offered) {
-            while passed.front().is_some_and(|at| at + span <= *us) {
-                passed.pop_front();
+        let (mut last, mut passed) = (VecDeque::new(), VecDeque::new());
+        for (us, count, offered) in all {
+            for times in [&mut last, &mut passed] {
+                while times.front().is_some_and(|at| at + span <= us) {
+                    times.pop_front();
+                }
             }
-            let fits = u64::from(*offered).min(u64::from(plan.rate) - passed.len() as u64);
-            passed.extend(std::iter::repeat_n(*us, fits as usize));
-            had += f64::from(*count);
-            ideal += fits as f64;
+            last.extend(repeat_n(us, count as usize));
+            most = most.max(last.len() as u64);
+            let fits = offered.min(u64::from(plan.rate) - passed.len() as u64);
+            passed.extend(repeat_n(us, fits as usize));
+            (had, ideal) = (had + count, ideal + fits);
         }
-        return (most, had / f64::max(ideal, 1.0));
-    }
-    let (mut most, mut had, mut ideal) = (0, 0.0, 0.0);
-    let windows =
-        all.iter().zip(&world.measure.offered).map(|((us, count), offered)| (us / span, *count, *offered));
-    let windows: Vec<_> = windows.collect();
-    let (first, last) = (windows[0].0, windows[windows.len() - 1].0);
-    for window in windows.chunk_by(|one, next| one.0 == next.0) {
-        let sum: u64 = window.iter().map(|(_, count, _)| u64::from(*count)).sum();
-        most = most.max(sum);
-        if window[0].0 > first && window[0].0 < last {
-            let offered: u64 = window.iter().map(|(_, _, offered)| u64::from(*offered)).sum();
-            had += sum as f64;
-            ideal += offered.min(u64::from(plan.rate)) as f64;
+    } else {
+        let number = |at: &(u64, u64, u64)| at.0 / span;
+        let (first, last) = (number(&all[0]), number(&all[all.len() - 1]));
+        for window in all.chunk_by(|one, next| number(one) == number(next)) {
+            let sum: u64 = window.iter().map(|(_, count, _)| count).sum();
+            most = most.max(sum);
+            if (first + 1..last).contains(&number(&window[0])) {
+                let offered: u64 = window.iter().map(|(_, _, offered)| offered).sum();
+                (had, ideal) = (had + sum, ideal + offered.min(u64::from(plan.rate)));
+            }
         }
     }
-    (most, had / f64::max(ideal, 1.0))
+    (most, had as f64 / f64::max(ideal as f64, 1.0))
 }
 
-pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
+pub(crate) fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 9);
     let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];
     let (rate, period_s) = (draw(1, 1_000), [1, 2, 5, 10][draw(0, 3) as usize]);
@@ -120,19 +81,19 @@ pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
         shape: SHAPES[draw(0, 6) as usize],
         credit: [0, 0, 100][draw(0, 2) as usize],
         round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
-        tick_ms: [1, 2, 10][draw(0, 2) as usize],
+        tick_us: [1_000, 2_000, 10_000][draw(0, 2) as usize],
         faults,
         ..Plan::cell(hosts, Shape::Even, load)
     };
-    (windowed(plan, kind), kind)
+    windowed(plan, kind)
 }
 
 /// Selected by `SEED` and `RUNS`.
 #[test]
 fn windows_stay_within_limit_under_any_fault() {
-    each_seed(seed()..seed() + runs().div_ceil(5), plan, |(plan, kind)| {
+    each_seed(seed()..seed() + runs().div_ceil(5), plan, |plan| {
         let world = run(plan);
-        let (most, _) = seen(&world, plan, *kind);
+        let (most, _) = seen(&world, plan);
         let limit = f64::from(plan.rate);
         // A host that has just started does not know the other hosts either.
         let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
@@ -167,7 +128,7 @@ fn uses_most_of_every_window() {
                 let plan = Plan { rate, period_s, ms, credit, ..Plan::cell(*hosts, shape, load) };
                 let plan = windowed(plan, kind);
                 let world = run(&plan);
-                let (most, used) = seen(&world, &plan, kind);
+                let (most, used) = seen(&world, &plan);
                 let extra = if credit == 0 { 0 } else { u64::from(rate) / 10 };
                 assert!(most <= u64::from(rate) + extra, "{most}: {plan:#?}");
                 if used < least {
@@ -188,7 +149,7 @@ fn flushed_redis_grants_no_window_twice() {
         let cell = Plan::cell(10, Shape::Even, 5_000);
         let plan = windowed(Plan { period_s: 5, ms: 25_000, credit: 0, faults, ..cell }, kind);
         let world = run(&plan);
-        let (most, _) = seen(&world, &plan, kind);
+        let (most, _) = seen(&world, &plan);
         assert!(most <= 1_000, "{most}, {kind:?}");
         // It never refuses for longer than a window and its oldest sub-bucket.
         let last: u32 = world.measure.admitted[20_000..].iter().sum();

@@ -1,133 +1,202 @@
-//! Simulates hosts, Redis and the network in steps of a millisecond.
+//! Simulates hosts, Redis and the network between them in small steps of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use tidegate::fleet::command::ScriptCommand;
-use tidegate::limit::share::RemoteCheckWait;
+use tidegate::fleet::reply::ScriptReply;
 
 use crate::audit::Audit;
-use crate::host::{FleetRequest, Host};
+use crate::host::{Birth, FleetRequest, Host, Judged};
+use crate::leases::Leases;
 use crate::load::Load;
 use crate::measure::Measure;
-use crate::network::{Event, Network, To};
+use crate::network::{Event, Network, STRAY, To};
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::rules::Kind;
 use crate::store::Store;
 
-pub(crate) struct World<'p> {
-    plan: &'p Plan,
-    hosts: Vec<Option<Host>>,
+pub(crate) struct World {
+    plan: Arc<Plan>,
+    tenants: Arc<[String]>,
+    pub(crate) hosts: Vec<Option<Host>>,
     epochs: Vec<u64>,
-    store: Store,
-    /// Redis clock at the start, µs.
-    pub(crate) store_us: u64,
-    network: Network,
-    random: Random,
-    pub(crate) measure: Measure,
-    pub(crate) audit: Option<Audit>,
-    tenants: Vec<String>,
     /// By host.
     secrets: Vec<u8>,
-    looks: Looks,
+    pub(crate) store: Store,
+    /// Redis clock at the start, µs.
+    pub(crate) store_us: u64,
+    pub(crate) network: Network,
+    pub(crate) random: Random,
+    pub(crate) us: u64,
+    /// Redis is unreachable, beside the outages of the plan.
+    pub(crate) is_out: bool,
+    always_ticks: bool,
+    load: Load,
+    pub(crate) measure: Measure,
+    pub(crate) audit: Option<Audit>,
+    pub(crate) leases: Option<Leases>,
+    /// Requests of pages to come, each with its host and whether it is a retry.
+    pages: BinaryHeap<Reverse<(u64, FleetRequest, u32, bool)>>,
+    /// Requests of pages, by number.
+    pub(crate) sent: Vec<Sent>,
+    /// Commands that hosts sent, if they are kept.
+    pub(crate) log: Option<Vec<(u32, ScriptCommand)>>,
 }
 
-/// When hosts tick.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Looks {
-    /// At every interval, as a daemon does.
-    Always,
-    /// Only when due: the same results in a fraction of the time.
-    WhenDue,
+/// A request of a page, and the time and result of its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) request: FleetRequest,
+    pub(crate) us: u64,
+    pub(crate) is_retry: bool,
+    pub(crate) answer: Option<(u64, bool)>,
 }
 
-/// Default secret of a host.
-pub(crate) const SECRET: u8 = 9;
-
-/// Hosts start before the first request.
-pub(crate) const WARM_MS: u64 = 2_500;
-
-/// Time after the last request for all messages to arrive.
-const REST_MS: u64 = 8_000;
-
-pub(crate) fn run(plan: &Plan) -> World<'_> {
-    run_looking(plan, Looks::WhenDue)
+/// Runs a plan. Hosts tick only when due: the same results in a fraction of the time.
+pub(crate) fn run(plan: &Plan) -> World {
+    run_ticking(plan, false)
 }
 
-pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
-    let mut random = Random::new(plan.seed, 3);
-    let store_us = 1_700_000_000_000_000 + u64::from(random.below(10_000_000));
-    let mut world = World {
-        plan,
-        hosts: Vec::new(),
-        epochs: vec![0; plan.hosts as usize],
-        store: Store::default(),
-        store_us,
-        network: Network::new(plan),
-        random,
-        measure: Measure::new(plan),
-        audit: plan.audited.then(Audit::default),
-        secrets: vec![SECRET; plan.hosts as usize],
-        tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
-        looks,
-    };
-    world.hosts = (0..plan.hosts).map(|_| None).collect();
-    (0..plan.hosts).for_each(|host| world.join(host, 0));
-    let mut load = Load::new(plan);
-    let mut arrivals = Vec::new();
-    let rest = if plan.audited { REST_MS } else { 0 };
-    for step in 0..WARM_MS + plan.ms + rest {
-        let us = step * 1_000;
-        world.deliver(us);
-        if step == WARM_MS {
-            cut_off(&world.hosts).for_each(|hosts| world.measure.cut_off(hosts));
-        }
-        if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
-            let ms = step - WARM_MS;
-            world.faults(ms, us);
-            world.resume(ms, us);
-            load.at(ms, &mut arrivals);
-            world.judge(&mut arrivals, ms, us);
-            world.measure.goes_on_alone(cut_off(&world.hosts));
-        }
-        world.tick(step, us);
-    }
-    let end_us = (WARM_MS + plan.ms + rest) * 1_000;
-    (0..plan.hosts).for_each(|host| world.look(host, end_us));
+/// Runs a plan in which hosts may tick at every interval, as a daemon does.
+pub(crate) fn run_ticking(plan: &Plan, always_ticks: bool) -> World {
+    let mut world = World { always_ticks, ..World::started(plan) };
+    world.advance(plan.ends_us() / 1_000 + plan.rest_ms, World::serve);
+    (0..plan.hosts).for_each(|host| world.look(host));
     world
 }
 
-impl World<'_> {
-    fn join(&mut self, number: u32, us: u64) {
+impl World {
+    /// Makes a world in which no host has started.
+    pub(crate) fn new(plan: &Plan) -> World {
+        let mut random = Random::new(plan.seed, 3);
+        let store_us = 1_700_000_000_000_000 + u64::from(random.below(10_000_000));
+        let hosts = plan.hosts as usize;
+        let mut paging = Random::new(plan.seed, 11);
+        let pages = plan.pages.iter().flat_map(|pages| pages.draw(plan, &mut paging));
+        World {
+            tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
+            hosts: (0..hosts).map(|_| None).collect(),
+            epochs: vec![0; hosts],
+            secrets: vec![SECRET; hosts],
+            store: Store::default(),
+            store_us,
+            network: Network::new(plan),
+            random,
+            us: 0,
+            is_out: false,
+            always_ticks: false,
+            load: Load::new(plan),
+            measure: Measure::new(plan),
+            audit: plan.audited.then(Audit::default),
+            leases: (plan.kind == Kind::Permits).then(|| Leases::new(plan)),
+            pages: pages.map(|(us, request, host)| Reverse((us, request, host, false))).collect(),
+            sent: Vec::new(),
+            log: None,
+            plan: Arc::new(plan.clone()),
+        }
+    }
+
+    /// Makes a world in which all hosts have just started.
+    pub(crate) fn started(plan: &Plan) -> World {
+        let mut world = World::new(plan);
+        (0..plan.hosts).for_each(|host| world.join(host));
+        world
+    }
+
+    /// Runs for this time; in each step `serve` follows the delivery of messages, and ticks follow it.
+    pub(crate) fn advance(&mut self, ms: u64, mut serve: impl FnMut(&mut World)) {
+        for _ in 0..ms * 1_000 / self.plan.step_us {
+            if !self.plan.then_us.is_empty() {
+                self.network.round_trip_us = self.plan.round_trip_at(self.us);
+            }
+            self.deliver();
+            serve(self);
+            self.tick();
+            self.us += self.plan.step_us;
+        }
+    }
+
+    pub(crate) fn host(&mut self, number: u32) -> &mut Host {
+        self.hosts[number as usize].as_mut().unwrap()
+    }
+
+    pub(crate) fn join(&mut self, number: u32) {
         let epoch = &mut self.epochs[number as usize];
         *epoch += 1;
         let secret = self.secrets[number as usize];
         let most = self.plan.faults.drift_ppm;
-        let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(Host::with_secret(secret, self.plan, (number, *epoch), drift, us));
+        let drift_ppm = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
+        let birth = Birth { number, epoch: *epoch, secret, drift_ppm, us: self.us };
+        self.hosts[number as usize] = Some(Host::new(&self.plan, &self.tenants, birth));
     }
 
-    /// Audits the expired tokens of a host since its last action.
-    fn look(&mut self, number: u32, us: u64) {
-        if let Some(host) = &self.hosts[number as usize] {
-            before(&mut self.audit, number, host, us);
+    pub(crate) fn crash(&mut self, number: u32) {
+        self.look(number);
+        self.hosts[number as usize] = None;
+        if let Some(audit) = &mut self.audit {
+            audit.crash(number);
+        }
+        if let Some(leases) = &mut self.leases {
+            leases.crash(number);
         }
     }
 
-    fn faults(&mut self, ms: u64, us: u64) {
-        let faults = &self.plan.faults;
+    /// Audits the expired tokens of a host since its last action.
+    fn look(&mut self, number: u32) {
+        if let Some(host) = &self.hosts[number as usize] {
+            before(&mut self.audit, number, host, self.us);
+        }
+    }
+
+    /// The requests and faults of the plan.
+    fn serve(&mut self) {
+        let (begins_us, ends_us) = (self.plan.begins_us(), self.plan.ends_us());
+        if let Some(leases) = &mut self.leases {
+            leases.end(&self.hosts, self.us);
+        }
+        if self.us == begins_us {
+            cut_off(&self.hosts).for_each(|hosts| self.measure.cut_off(hosts));
+        }
+        if !(begins_us..ends_us).contains(&self.us) {
+            self.network.lost = if self.us < begins_us { self.plan.faults.lost } else { 0 };
+            return self.resume_all();
+        }
+        let since_us = self.us - begins_us;
+        let is_full = since_us.is_multiple_of(1_000);
+        if is_full {
+            self.faults(since_us / 1_000);
+        }
+        match self.plan.pages {
+            Some(_) => self.serve_pages(),
+            None if is_full => self.serve_load(since_us / 1_000),
+            None => {}
+        }
+        self.resume_all();
+        if is_full {
+            if let Some(leases) = &mut self.leases {
+                leases.check(self.us);
+            }
+            self.measure.goes_on_alone(cut_off(&self.hosts));
+        }
+    }
+
+    fn faults(&mut self, ms: u64) {
+        let plan = Arc::clone(&self.plan);
+        let faults = &plan.faults;
         for crash in &faults.crashes {
             if crash.from_ms == ms {
-                self.look(crash.host, us);
-                self.hosts[crash.host as usize] = None;
-                if let Some(audit) = &mut self.audit {
-                    audit.crash(crash.host);
-                }
+                self.crash(crash.host);
             }
             if crash.to_ms == ms {
-                self.join(crash.host, us);
+                self.join(crash.host);
             }
         }
         for rollout in faults.rollouts.iter().filter(|rollout| rollout.at_ms == ms) {
             self.secrets[rollout.host as usize] = rollout.secret;
-            self.join(rollout.host, us);
+            self.join(rollout.host);
         }
         if faults.flushes(ms) {
             self.store.flush();
@@ -141,111 +210,190 @@ impl World<'_> {
         }
     }
 
-    fn is_out(&self, host: u32, us: u64) -> bool {
-        self.plan.faults.is_out(host, us, WARM_MS)
-    }
-
-    fn deliver(&mut self, until_us: u64) {
-        while let Some((us, to, event)) = self.network.next(until_us) {
-            match event {
-                Event::AtStore { number, command } => self.at_store(number, command, to, us),
-                Event::AtHost { number, command, reply } => {
-                    if !self.is_out(to.host, us)
-                        && let Some(host) = found(&mut self.hosts, &self.epochs, to)
-                    {
-                        before(&mut self.audit, to.host, host, us);
-                        host.answered(number, &command, reply, us);
-                        if let Some(audit) = &mut self.audit {
-                            audit.record_reply(to.host, host.has(us));
-                        }
-                    }
-                }
-                Event::TimedOut { number } => {
-                    if let Some(host) = found(&mut self.hosts, &self.epochs, to) {
-                        host.timed_out(number, us);
-                    }
-                }
-            }
-        }
-    }
-
-    fn at_store(&mut self, number: u64, command: ScriptCommand, to: To, us: u64) {
-        if self.is_out(to.host, us) {
-            return;
-        }
-        let reply = self.store.execute(&command, self.store_us + us);
-        if let Some(audit) = &mut self.audit {
-            audit.done(&command, &reply);
-        }
-        self.measure.commands += 1;
-        if let ScriptCommand::Sync(batch) = &command {
-            let second = (us / 1_000_000).saturating_sub(WARM_MS / 1_000) as usize;
-            if let Some(cells) = self.measure.cells.get_mut(second) {
-                *cells += batch.asks.len() as u64;
-            }
-        }
-        self.network.reply(to, number, command, reply, us);
-    }
-
-    fn judge(&mut self, arrivals: &mut [u32], ms: u64, us: u64) {
+    fn serve_load(&mut self, ms: u64) {
+        let mut arrivals = Vec::new();
+        self.load.at(ms, &mut arrivals);
         let is_audited = self.audit.is_some();
         if is_audited {
             arrivals.sort_unstable();
         }
         for of_host in arrivals.chunk_by(|one, next| is_audited && one == next) {
             let number = of_host[0];
-            let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else {
-                continue;
-            };
-            before(&mut self.audit, number, host, us);
-            let mut admitted = 0;
-            for _ in of_host {
-                let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let request = FleetRequest { tenant, cost: 1, number: 0, is_held: false };
-                if let Some(judged) = host.ask(request, &self.tenants, us) {
-                    admitted += u64::from(judged.passed);
-                    self.measure.request(number, tenant, ms, judged.passed);
+            self.look(number);
+            let admitted = of_host.iter().map(|_| u64::from(self.serve_one(number))).sum();
+            if let (Some(audit), Some(host)) = (&mut self.audit, &self.hosts[number as usize]) {
+                audit.judged(number, admitted, host.has(self.us));
+            }
+        }
+    }
+
+    /// Draws a request to a host. Returns whether it was admitted at once.
+    fn serve_one(&mut self, number: u32) -> bool {
+        let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
+        let mut request = FleetRequest::new(tenant);
+        if self.plan.held > 0 {
+            request.is_held = self.random.below(1_000) < self.plan.held;
+        }
+        if let Some(leases) = &mut self.leases {
+            let mean_us = f64::from(self.plan.service_ms) * 1_000.0;
+            request.lasts_us = ((self.random.exponential() * mean_us) as u64).max(1);
+            leases.offer(&request, self.us);
+        }
+        self.ask(number, request)
+    }
+
+    fn serve_pages(&mut self) {
+        while self.pages.peek().is_some_and(|Reverse((at, ..))| *at <= self.us) {
+            let Some(Reverse((_, request, host, is_retry))) = self.pages.pop() else { return };
+            let request = FleetRequest { number: self.sent.len() as u64, ..request };
+            self.sent.push(Sent { request, us: self.us, is_retry, answer: None });
+            self.ask(host, request);
+        }
+    }
+
+    /// Sends a request to a host that is up. Returns whether it was admitted at once.
+    fn ask(&mut self, number: u32, request: FleetRequest) -> bool {
+        let us = self.us;
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else {
+            return false;
+        };
+        let judged = host.ask(request, us);
+        let is_due = !host.out.is_empty();
+        match judged {
+            Some(judged) => self.settle(number, request, judged, us),
+            None => self.measure.waited += 1,
+        }
+        if is_due {
+            self.flush(number, us);
+        }
+        judged.is_some_and(|judged| judged.passed)
+    }
+
+    fn resume_all(&mut self) {
+        if self.plan.asks() {
+            for number in 0..self.plan.hosts {
+                if self.hosts[number as usize].as_ref().is_some_and(Host::has_waiting) {
+                    self.resume(number, self.plan.leaves, self.us);
                 }
             }
-            if let Some(audit) = &mut self.audit {
-                audit.judged(number, admitted, host.has(us));
+        }
+    }
+
+    /// Decides the pending requests of a host whose checks have ended.
+    fn resume(&mut self, number: u32, leaves: u32, us: u64) {
+        let random = &mut self.random;
+        let Some(host) = &mut self.hosts[number as usize] else { return };
+        for (request, judged) in host.answers(us, || leaves > 0 && random.below(1_000) < leaves) {
+            self.settle(number, request, judged, us);
+        }
+        self.flush(number, us);
+    }
+
+    fn settle(&mut self, number: u32, request: FleetRequest, judged: Judged, us: u64) {
+        self.measure.request(number, (request.tenant, request.cost), us, judged.passed);
+        if let (Some(leases), Some(host)) = (&mut self.leases, &self.hosts[number as usize]) {
+            leases.judged(number, host, &request, judged, us);
+        }
+        let Some(pages) = self.plan.pages else { return };
+        let sent = &mut self.sent[request.number as usize];
+        sent.answer = Some((us, judged.passed));
+        let retry = judged.retry_us.filter(|_| pages.retries && !sent.is_retry && !judged.passed);
+        if let Some(retry) = retry {
+            let host = self.random.below(self.plan.hosts);
+            self.pages.push(Reverse((us + retry, request, host, true)));
+        }
+    }
+
+    fn is_out(&self, host: u32, us: u64) -> bool {
+        let since_us = us.checked_sub(self.plan.begins_us());
+        self.is_out || since_us.is_some_and(|since_us| self.plan.faults.is_out(host, since_us))
+    }
+
+    fn deliver(&mut self) {
+        while let Some((us, to, event)) = self.network.next(self.us) {
+            let is_out = self.is_out(to.host, us);
+            let epoch = self.epochs[to.host as usize];
+            let host = self.hosts[to.host as usize].as_mut().filter(|_| epoch == to.epoch);
+            match event {
+                Event::TimedOut { number } => match host {
+                    Some(host) if self.plan.reconnects => {
+                        host.reconnect(number, self.network.round_trip_us, us);
+                    }
+                    Some(host) => host.timed_out(number, us),
+                    None => {}
+                },
+                _ if is_out => {}
+                // The connections of a host close with it.
+                Event::AtStore { number: STRAY, .. } if host.is_none() => {}
+                Event::AtStore { number, command } => self.at_store(number, command, to, us),
+                Event::AtHost { number, command, reply } => {
+                    let Some(host) = host else { continue };
+                    before(&mut self.audit, to.host, host, us);
+                    host.answered(number, &command, reply, us);
+                    assert!(!host.is_name_taken, "no other host has its name");
+                    if let Some(audit) = &mut self.audit {
+                        audit.record_reply(to.host, host.has(us));
+                    }
+                    self.resume(to.host, 0, us);
+                }
             }
         }
     }
 
-    fn resume(&mut self, ms: u64, us: u64) {
-        if self.plan.asks == RemoteCheckWait::Never {
+    fn at_store(&mut self, number: u64, command: ScriptCommand, to: To, us: u64) {
+        let reply = self.store.execute(&command, self.store_us + us);
+        if let Some(audit) = &mut self.audit {
+            audit.done(&command, &reply);
+        }
+        let cells = if let ScriptCommand::Sync(batch) = &command { batch.asks.len() } else { 0 };
+        self.measure.command(cells, us);
+        if number == STRAY {
             return;
         }
-        for (number, host) in self.hosts.iter_mut().enumerate() {
-            for (request, judged) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
-                self.measure.request(number as u32, request.tenant, ms, judged.passed);
-            }
+        if let ScriptReply::Heartbeat(heartbeat) = &reply
+            && let Some(pool) = heartbeat.pools.first()
+        {
+            self.measure.pool_slots = pool.load.slots;
         }
+        self.network.reply(to, number, command, reply, us);
     }
 
-    fn tick(&mut self, step: u64, us: u64) {
+    fn tick(&mut self) {
+        let us = self.us;
         // Hosts tick at different moments.
-        let first = (step % self.plan.tick_ms) as u32;
-        for number in (first..self.plan.hosts).step_by(self.plan.tick_ms as usize) {
-            let looks = |host: &&mut Host| self.looks == Looks::Always || host.is_due(us);
-            let Some(host) = self.hosts[number as usize].as_mut().filter(looks) else { continue };
+        let slots = self.plan.tick_us / self.plan.step_us;
+        let first = (us / self.plan.step_us % slots) as u32;
+        for number in (first..self.plan.hosts).step_by(slots as usize) {
+            let ticks = |host: &&mut Host| self.always_ticks || host.is_due(us);
+            let Some(host) = self.hosts[number as usize].as_mut().filter(ticks) else { continue };
             before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
-            let commands = std::mem::take(host.tick(us));
-            let is_asked = (WARM_MS..WARM_MS + self.plan.ms).contains(&step);
-            if is_asked && was_linked && !host.is_linked() {
+            host.tick(us);
+            let is_loaded = (self.plan.begins_us()..self.plan.ends_us()).contains(&us);
+            if is_loaded && was_linked && !host.is_linked() {
                 self.measure.cut_off(host.counts());
             }
             if let Some(audit) = &mut self.audit {
-                audit.sent(number, &commands, host.has(us));
+                audit.sent(number, &host.out, host.has(us));
             }
-            let to = To { host: number, epoch: self.epochs[number as usize] };
-            let timeout = self.plan.timeout_us(host.member.sync.timeout());
-            for command in commands {
-                let number = self.network.send(to, command.clone(), us, timeout);
-                host.sent(number, command, us);
+            self.flush(number, us);
+        }
+    }
+
+    /// Sends the commands of a host that are due.
+    fn flush(&mut self, number: u32, us: u64) {
+        let to = To { host: number, epoch: self.epochs[number as usize] };
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| !host.out.is_empty()) else {
+            return;
+        };
+        for command in host.take_commands() {
+            if !host.is_connected() {
+                host.refuse(&command, us);
+                continue;
             }
+            self.log.iter_mut().for_each(|log| log.push((number, command.clone())));
+            let sent = self.network.send(to, command.clone(), us, host.timeout_us());
+            host.sent(sent, command, us);
         }
     }
 
@@ -259,12 +407,11 @@ fn cut_off(hosts: &[Option<Host>]) -> impl Iterator<Item = u32> + '_ {
     hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked()).map(Host::counts)
 }
 
-fn found<'h>(hosts: &'h mut [Option<Host>], epochs: &[u64], to: To) -> Option<&'h mut Host> {
-    hosts[to.host as usize].as_mut().filter(|_| epochs[to.host as usize] == to.epoch)
-}
-
 fn before(audit: &mut Option<Audit>, number: u32, host: &Host, us: u64) {
     if let Some(audit) = audit {
         audit.before(number, host.has(us));
     }
 }
+
+/// Default secret of a host.
+const SECRET: u8 = 9;

@@ -1,6 +1,6 @@
 //! Tests that the scripts in a real Redis and their Rust model, which simulations use, agree.
 
-mod commands;
+pub(crate) mod commands;
 mod comparison;
 #[path = "../fleet/store/mod.rs"]
 #[allow(unreachable_pub, reason = "shared with the simulation")]
@@ -14,11 +14,10 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellRequest, DEMAND_MAX, TOKEN};
-use tidegate::fleet::command::KeyPayment;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 
-use commands::{Act, Asking, Birth, Step, Time, any_heartbeat_step, any_step, key_of};
+use commands::{Act, Asking, Birth, Step, Time, any_heartbeat_step, any_step, ask_of, cost_of, key_of};
 use comparison::{Twins, load, start};
 
 #[test]
@@ -49,27 +48,10 @@ fn moves_a_key_of_two_checks_once_after_the_clock_was_set_back() {
         |version, num, den| CellQuota { version, rate: CellRate::new(num, den).unwrap(), burst: TOKEN };
     let (slow, fast) = (quota(3, 999_983, 4_000_000_000), quota(1, 1_000, 1));
     let ask = |key, cell_quota, hold, owed| {
-        let (key, last, known_age_us, window) = (key_of(key), None, None, None);
-        let [back, want, demand, waited_us] = [0; 4];
-        let random = 0;
-        let ask = CellRequest {
-            key,
-            cell_quota,
-            last,
-            hold,
-            back,
-            owed,
-            want,
-            demand,
-            waited_us,
-            random,
-            known_age_us,
-            window,
-        };
+        let ask = CellRequest { hold, owed, ..ask_of(key_of(key), cell_quota) };
         Act::Sync { host: 0, birth: Birth::Last, asks: vec![Asking { ask, honest: false }] }
     };
-    let cost =
-        |key| KeyPayment { key: key_of(key), cell_quota: fast, cost: 0, known_age_us: None, window: None };
+    let cost = |key| cost_of(key_of(key), fast, 0);
     let mut twins = Twins::new();
     for (time, act) in [
         (Time::On(0), ask(3, slow, 0, 0)),

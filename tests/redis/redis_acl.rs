@@ -1,6 +1,7 @@
 //! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
 use crate::fleet_link::{down, is_down_for, one, options, until, up};
+use crate::fleet_store::commands::{ask_of, cost_of};
 use crate::redis_server;
 
 use crate::prelude::*;
@@ -9,9 +10,7 @@ use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::engine::PoolLoad;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::command::{
-    Bucket, CheckPayment, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch,
-};
+use tidegate::fleet::command::{Bucket, CheckPayment, CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
@@ -111,20 +110,8 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
 fn commands() -> [ScriptCommand; 5] {
     let cell_quota = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket(0), born_us: 0, sent_at: Timestamp::ORIGIN };
-    let ask = CellRequest {
-        key: [0; 16],
-        cell_quota,
-        last: None,
-        hold: 0,
-        back: 0,
-        owed: 0,
-        want: 1_000_000,
-        demand: 1_000,
-        waited_us: 0,
-        random: 0,
-        known_age_us: None,
-        window: None,
-    };
+    let ask = CellRequest { want: 1_000_000, demand: 1_000, ..ask_of([0; 16], cell_quota) };
+    let costs = vec![cost_of([0; 16], cell_quota, 1_000_000)];
     let permits = PermitRequest {
         key: [1; 16],
         max: 2,
@@ -140,17 +127,7 @@ fn commands() -> [ScriptCommand; 5] {
         ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
             head,
-            checks: vec![CheckPayment {
-                number: 0,
-                costs: vec![KeyPayment {
-                    key: [0; 16],
-                    cell_quota,
-                    cost: 1_000_000,
-                    known_age_us: None,
-                    window: None,
-                }],
-                needs: Vec::new(),
-            }],
+            checks: vec![CheckPayment { number: 0, costs, needs: Vec::new() }],
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
         ScriptCommand::Heartbeat(Heartbeat {

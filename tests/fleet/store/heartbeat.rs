@@ -6,7 +6,7 @@ use tidegate::engine::PoolLoad;
 use tidegate::fleet::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolReport};
 use tidegate::fleet::secrets::SecretDigest;
 
-use super::{Kept, bytes};
+use super::{Hash, Kept, bytes};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heartbeats {
@@ -103,19 +103,17 @@ impl Heartbeats {
         self.pools.retain(|_, kept| kept.at(now_us).is_some());
     }
 
-    pub(super) fn hosts(&self) -> BTreeMap<String, u64> {
-        self.hosts.clone()
+    pub(super) fn hosts(&self) -> (BTreeMap<Vec<u8>, u64>, u64) {
+        let hosts = self.hosts.iter().map(|(host, last)| (host.clone().into_bytes(), *last));
+        (hosts.collect(), self.hosts_until_ms)
     }
 
-    /// Returns each pool as Redis holds it: its fields and expiry.
-    pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
-        let pools = self.pools.iter();
-        let pools = pools.map(|(name, kept)| {
+    pub(super) fn pools(&self) -> impl Iterator<Item = (String, Hash)> {
+        self.pools.iter().map(|(name, kept)| {
             let sent = kept.value.sent.iter().map(|(host, sent)| (host.clone(), bytes::of_said(sent)));
             let sums = ("sums".to_owned(), bytes::of_sums(&kept.value));
             (format!("tg:{{tm}}:p:{name}"), (sent.chain([sums]).collect(), kept.until_ms))
-        });
-        pools.collect()
+        })
     }
 }
 

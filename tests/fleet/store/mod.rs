@@ -204,18 +204,16 @@ impl Store {
         (born_us, born_us != head.born_us)
     }
 
-    /// Returns a copy of the cell at this time, if there is one.
-    pub fn cell_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<Cell> {
-        let mut cell = *self.cells.get(&(bucket, key))?.at(now_us)?;
-        cell.forward(now_us);
-        Some(cell)
-    }
-
-    /// Returns a copy of the window at this time, if there is one.
-    pub fn window_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<WindowCell> {
-        let mut cell = self.windows.get(&(bucket, key))?.at(now_us)?.clone();
-        cell.forward(now_us);
-        Some(cell)
+    /// Returns the level of the only key at this time, if there is one.
+    pub fn level(&self, now_us: u64) -> Option<i64> {
+        let cell = self.cells.values().next().and_then(|kept| kept.at(now_us));
+        if let Some(mut cell) = cell.copied() {
+            cell.forward(now_us);
+            return Some(cell.level);
+        }
+        let mut window = self.windows.values().next()?.at(now_us)?.clone();
+        window.forward(now_us);
+        Some(window.level())
     }
 
     pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
@@ -238,9 +236,18 @@ impl Store {
         self.heartbeats.expire(now_us);
     }
 
-    /// Returns each pool as Redis holds it: its fields and expiry in milliseconds.
-    pub fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
+    /// Returns each pool as Redis holds it.
+    pub fn pools(&self) -> impl Iterator<Item = (String, Hash)> {
         self.heartbeats.pools()
+    }
+
+    /// Returns all pools and versions of budgets as Redis holds them.
+    pub fn hashes(&self) -> BTreeMap<String, Hash> {
+        let versions = self.versions.iter().map(|(budget, kept)| {
+            let name = format!("tg:{{tm}}:v:{}", bytes::hex(&u128::from(*budget).to_le_bytes()));
+            (name, (kept.value.fields(), kept.until_ms))
+        });
+        self.pools().chain(versions).collect()
     }
 
     /// Returns all string keys as Redis holds them: bytes and expiry in milliseconds.
@@ -263,25 +270,21 @@ impl Store {
         strings
     }
 
-    /// Returns the permit sets as Redis holds them: members and expiry in milliseconds.
+    /// Returns the permit sets and the live hosts as Redis holds them: members, scores and expiry in milliseconds.
     pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, u64>, u64)> {
         let sets = self.permits.iter().map(|((bucket, key), kept)| {
             let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
             (name, (kept.value.members(), kept.until_ms))
         });
+        let sets = sets.chain([(HOSTS.to_owned(), self.heartbeats.hosts())]);
         sets.filter(|(_, (members, _))| !members.is_empty()).collect()
     }
-
-    /// Returns the versions of one budget as Redis holds them.
-    pub fn versions_of(&self, budget: u64) -> Option<BTreeMap<String, u64>> {
-        self.versions.get(&budget).map(|kept| kept.value.fields())
-    }
-
-    /// Returns the live hosts, each with its last heartbeat in milliseconds.
-    pub fn hosts(&self) -> BTreeMap<String, u64> {
-        self.heartbeats.hosts()
-    }
 }
+
+/// The fields of a hash, and its expiry in milliseconds.
+pub type Hash = (BTreeMap<String, Vec<u8>>, u64);
+
+pub const HOSTS: &str = "tg:{tm}:hosts";
 
 enum Payer {
     Bucket(Cell, PaymentResult),

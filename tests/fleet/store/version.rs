@@ -36,10 +36,10 @@ impl Versions {
         number
     }
 
-    pub(super) fn fields(&self) -> BTreeMap<String, u64> {
-        let mut fields = self.numbers.clone();
-        fields.insert("#".into(), self.last);
-        fields
+    pub(super) fn fields(&self) -> BTreeMap<String, Vec<u8>> {
+        let last = ("#".to_owned(), self.last);
+        let fields = self.numbers.clone().into_iter().chain([last]);
+        fields.map(|(field, number)| (field, number.to_string().into_bytes())).collect()
     }
 }
 

@@ -186,20 +186,9 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
     (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, cell_quota, last, amounts, rest)| {
         let (hold, back, owed, want) = amounts;
         let (demand, waited_us, dice, known_age_us, window) = rest;
-        CellRequest {
-            key: key_of(key),
-            cell_quota,
-            last,
-            hold,
-            back,
-            owed,
-            want,
-            demand,
-            waited_us,
-            random: dice,
-            known_age_us,
-            window,
-        }
+        let ask = ask_of(key_of(key), cell_quota);
+        let ask = CellRequest { last, hold, back, owed, want, demand, waited_us, ..ask };
+        CellRequest { random: dice, known_age_us, window, ..ask }
     })
 }
 
@@ -209,12 +198,10 @@ fn any_asking() -> impl Strategy<Value = Asking> {
 
 fn any_cost() -> impl Strategy<Value = KeyPayment> {
     (0_u8..4, any_terms(), any_amount(), any_age(), option::of(any_window())).prop_map(
-        |(key, cell_quota, cost, known_age_us, window)| KeyPayment {
-            key: key_of(key),
-            cell_quota,
-            cost,
+        |(key, quota, cost, known_age_us, window)| KeyPayment {
             known_age_us,
             window,
+            ..cost_of(key_of(key), quota, cost)
         },
     )
 }
@@ -282,6 +269,31 @@ pub(crate) fn bucket() -> Bucket {
 /// Returns a sync of one cell.
 pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
     ScriptCommand::Sync(SyncBatch { head: head(0), asks: vec![ask], numbers: vec![0] })
+}
+
+/// Returns a request that reports and wants nothing.
+pub(crate) fn ask_of(key: [u8; 16], cell_quota: CellQuota) -> CellRequest {
+    let [hold, back, owed, want, demand, waited_us] = [0; 6];
+    let (random, last, known_age_us, window) = (0, None, None, None);
+    CellRequest {
+        key,
+        cell_quota,
+        last,
+        hold,
+        back,
+        owed,
+        want,
+        demand,
+        waited_us,
+        random,
+        known_age_us,
+        window,
+    }
+}
+
+/// Returns a payment of a key that this host has not paid before.
+pub(crate) fn cost_of(key: [u8; 16], cell_quota: CellQuota, cost: u64) -> KeyPayment {
+    KeyPayment { key, cell_quota, cost, known_age_us: None, window: None }
 }
 
 pub(crate) fn head(born_us: u64) -> CommandHead {

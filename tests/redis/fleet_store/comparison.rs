@@ -15,7 +15,7 @@ use tidegate::fleet::version::{self, VersionCommand};
 use tidegate::fleet::window::WindowStatus;
 
 use super::commands::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
-use super::store::Store;
+use super::store::{HOSTS, Store};
 use crate::redis_server::Redis as Server;
 
 pub(crate) struct Twins {
@@ -257,24 +257,8 @@ impl Twins {
 
     fn compare(&mut self) -> Result<(), String> {
         self.compare_keys("GET", &[], self.store.strings())?;
-        self.compare_keys("HGETALL", &[], self.store.pools())?;
-        self.compare_keys("ZRANGE", &["0", "-1", "WITHSCORES"], self.store.sets())?;
-        let hosts = self.store.hosts();
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE").arg("tg:{tm}:hosts").arg(0).arg(-1).arg("WITHSCORES");
-        let (scores,): (BTreeMap<String, u64>,) = pipe.query(&mut self.redis).unwrap();
-        if scores != hosts {
-            return Err(format!("{scores:?} in Redis and {hosts:?} in Rust"));
-        }
-        for rule in 0..2 {
-            let fields: BTreeMap<String, u64> =
-                redis::cmd("HGETALL").arg(version_name(rule)).query(&mut self.redis).unwrap();
-            let expected = self.store.versions_of(rule.into()).unwrap_or_default();
-            if fields != expected {
-                return Err(format!("{fields:?} in Redis and {expected:?} in Rust"));
-            }
-        }
-        Ok(())
+        self.compare_keys("HGETALL", &[], self.store.hashes())?;
+        self.compare_keys("ZRANGE", &["0", "-1", "WITHSCORES"], self.store.sets())
     }
 
     /// Compares keys of one kind and their expiry. Redis then keeps them until the test deletes them, so that
@@ -315,12 +299,10 @@ impl Twins {
     fn expire(&mut self) {
         let names = |store: &Store| {
             let mut names: HashSet<String> = store.strings().into_keys().collect();
-            names.extend(store.pools().into_keys());
-            names.extend(store.sets().into_keys());
-            names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
-            names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
-            let kept = |rule: &u8| store.versions_of((*rule).into()).is_some();
-            names.extend((0..2).filter(kept).map(version_name));
+            names.extend(store.hashes().into_keys().chain(store.sets().into_keys()));
+            if names.contains(HOSTS) {
+                names.insert("tg:{tm}:epochs".into());
+            }
             names
         };
         let before = names(&self.store);
@@ -372,7 +354,7 @@ impl Twins {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 // Its sums are a field beside those of its hosts.
                 let pools = self.store.pools();
-                saw("pools of several", pools.values().filter(|(fields, _)| fields.len() > 2).count());
+                saw("pools of several", pools.filter(|(_, (fields, _))| fields.len() > 2).count());
                 saw("may lack", beaten.pools.iter().filter(|reply| reply.may_lack).count());
                 // A host that changed its secret before the clock stepped back may remain only in the set of
                 // its old secret.
@@ -396,10 +378,6 @@ fn cell_name(kind: char, key: u8) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn version_name(rule: u8) -> String {
-    format!("tg:{{tm}}:v:{}", hex(&u128::from(rule).to_le_bytes()))
 }
 
 /// Longer than any test.
