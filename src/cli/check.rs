@@ -95,7 +95,7 @@ fn hosts_counted(read: &RulesRead) -> Option<u32> {
 }
 
 impl Color {
-    fn is_on(self) -> bool {
+    pub(super) fn is_on(self) -> bool {
         match self {
             Color::Always => true,
             Color::Never => false,
