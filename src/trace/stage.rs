@@ -254,7 +254,8 @@ fn write_decision(
     decision: Option<&Decision<'_>>,
 ) -> io::Result<()> {
     let binding = decision.and_then(|decision| decision.binding.as_ref());
-    let notes = decision.into_iter().flat_map(Decision::notes);
+    let remaining = decision.and_then(Decision::remaining);
+    let notes = decision.into_iter().flat_map(Decision::reply_notes);
     let all = decision.into_iter().flat_map(Decision::limits);
     let written = DecisionRecord {
         t: event.t,
@@ -263,8 +264,8 @@ fn write_decision(
         rule: decision.and_then(Decision::rule_name),
         limit: binding.map(|view| view.level.limit),
         window_us: binding.map(|view| view.level.window.0),
-        remaining: binding.map(|view| view.level.remaining),
-        reset_us: binding.map(|view| view.level.reset.0),
+        remaining: remaining.map(|(remaining, _)| remaining),
+        reset_us: remaining.and_then(|(_, reset)| reset).map(|reset| reset.0),
         retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry_after).map(|retry| retry.0),
         priority: decision.and_then(|decision| decision.priority),
         notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),
