@@ -1,5 +1,7 @@
 //! TERMS: enums that the wire, the engine and the rules share, and counts in texts. This file names no room.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::io;
 
 use schemars::JsonSchema;
@@ -147,6 +149,27 @@ pub fn is_deceptive(character: char) -> bool {
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(character, '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
+
+/// Escapes the characters of a text that hide, other than those to keep, so that a caller's text cannot move the cursor. A
+/// string of JSON keeps its value.
+pub fn printable<'t>(text: &'t str, kept: &[char]) -> Cow<'t, str> {
+    let hides = |character: &char| is_deceptive(*character) && !kept.contains(character);
+    if !text.chars().any(|character| hides(&character)) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if hides(&character) {
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// The characters that lay out a text of several lines.
+pub const LAYOUT: [char; 2] = ['\n', '\t'];
 
 /// Formats a count in groups of three digits: `12 345`.
 pub fn count(number: u64) -> String {

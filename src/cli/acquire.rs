@@ -115,8 +115,10 @@ impl Args {
                 Leave::Run { lease, wait }
             }
             Verdict::Limit | Verdict::Shed | Verdict::Deny => {
+                let mut text = Vec::new();
                 // Refused all the same if it cannot be printed.
-                let _ = print_text(decision, &mut io::stderr());
+                let _ = print_text(decision, &mut text);
+                log::plainly(String::from_utf8_lossy(&text).trim_end());
                 Leave::Refused(EX_TEMPFAIL)
             }
         }

@@ -95,7 +95,7 @@ fn hosts_counted(read: &RulesRead) -> Option<u32> {
 }
 
 impl Color {
-    fn is_on(self) -> bool {
+    pub(super) fn is_on(self) -> bool {
         match self {
             Color::Always => true,
             Color::Never => false,
@@ -133,11 +133,7 @@ fn print(
         writeln!(out)?;
     }
     for name in &read.failed {
-        writeln!(
-            out,
-            "domain {name}: left out for its errors; a daemon keeps its last good rules, and has no limits for it \
-             where it has none"
-        )?;
+        writeln!(out, "domain {name}: {LEFT_OUT}")?;
     }
     writeln!(out, "{}", summary(read))
 }
@@ -151,6 +147,9 @@ fn summary(read: &RulesRead) -> String {
         None => format!("{}: {errors}, {warnings}; the rules were not read", read.read_from()),
     }
 }
+
+pub(super) const LEFT_OUT: &str = "left out for its errors; a daemon keeps its last good rules, and has no limits for it \
+    where it has none";
 
 /// Longer lists are rarely read; `--all` prints them for a search.
 const SHOWN_MAX: usize = 200;

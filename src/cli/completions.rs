@@ -98,7 +98,16 @@ fn rules_in_force() -> Vec<ListedDomain> {
     };
     let (admin, socket) = (value("--admin"), value("--socket"));
     let client = AdminArgs { admin, socket }.client().within(PATIENCE);
-    client.get_json::<RulesPage>("/rules").map(|page| page.domains).unwrap_or_default()
+    let mut domains = client.get_json::<RulesPage>("/rules").map(|page| page.domains).unwrap_or_default();
+    domains.retain(|domain| is_plain(&domain.name));
+    domains.iter_mut().for_each(|domain| domain.rules.retain(|rule| is_plain(&rule.name)));
+    domains
+}
+
+/// Whether a shell reads a name as it stands: bash does not quote candidates, and a rules file may have a command in a name.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |character: char| character.is_alphanumeric() || "-_.@%+,".contains(character);
+    !name.starts_with('-') && name.chars().all(is_plain)
 }
 
 #[derive(Debug, Deserialize)]

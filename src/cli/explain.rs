@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::ask::SubjectArgs;
-use super::check::RulesRead;
+use super::check::{LEFT_OUT, RulesRead};
 use super::client::default_socket;
 use super::completions::domains;
 use super::{CliError, CliResult, FormatArgs, failed, fleet, usage};
@@ -95,7 +95,7 @@ fn no_domain(name: &str, read: &RulesRead) -> CliError {
     }
     let known: Vec<_> = read.domains.iter().map(|domain| shown(domain.name())).collect();
     let reason = match (read.failed.iter().any(|failed| **failed == *name), known.as_slice()) {
-        (true, _) => format!("the rules of the domain {} have errors: it has no limits", shown(name)),
+        (true, _) => format!("domain {}: {LEFT_OUT}", shown(name)),
         (false, []) => {
             let help = "start the daemon of the rules, or name them: --rules PATH";
             format!("no domain {} in {}: there is none\nhelp: {help}", shown(name), read.read_from())

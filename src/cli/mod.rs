@@ -25,6 +25,7 @@ mod top;
 mod verbs;
 mod why;
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ use serde::Serialize;
 
 use crate::daemon::{self, log};
 use crate::protocol::Op;
-use crate::terms::without_number;
+use crate::terms::{LAYOUT, printable, without_number};
 use admin_client::AdminFailure;
 use client::ClientFailure;
 
@@ -132,7 +133,8 @@ pub fn run() -> ExitCode {
             return code;
         }
     };
-    let mut out = Output { to: std::io::stdout().lock(), failure: None };
+    let to = Printable { to: std::io::stdout().lock(), kept: kept(&arguments.command) };
+    let mut out = Output { to, failure: None };
     let done = match &arguments.command {
         Command::Serve(args) => Ok(daemon::serve::run(args)),
         Command::Check(args) => check::run(args, &mut out),
@@ -175,6 +177,32 @@ pub fn run() -> ExitCode {
     };
     log::plainly(&format!("tidegate: {message}"));
     code
+}
+
+/// Returns the characters that the output of a command keeps, although they hide: those of its own layout and colours.
+fn kept(command: &Command) -> Vec<char> {
+    let escape = matches!(command, Command::Check(args) if args.color.is_on()).then_some('\x1b');
+    LAYOUT.into_iter().chain(escape).collect()
+}
+
+/// Standard output, in which texts of callers and rules cannot move the cursor or turn the direction of others.
+struct Printable<W> {
+    to: W,
+    kept: Vec<char>,
+}
+
+impl<W: Write> Write for Printable<W> {
+    /// Writes whole texts: no writer above cuts a line within a character.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match str::from_utf8(bytes).map(|text| printable(text, &self.kept)) {
+            Ok(Cow::Owned(escaped)) => self.to.write_all(escaped.as_bytes()).map(|()| bytes.len()),
+            _ => self.to.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
 }
 
 /// Standard output of a command whose exit code is its result: after a failure the rest is dropped, so that neither a closed

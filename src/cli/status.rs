@@ -12,7 +12,7 @@ use super::{CliResult, FormatArgs};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView, RuleTotals, TopCallers, UNIT_REQUESTS};
 use crate::page;
-use crate::terms::{Mode, count, counted};
+use crate::terms::{Mode, count, counted, printable};
 use crate::trace::summary::{TextTable, name};
 
 /// Shows how the daemon is, on one page
@@ -191,19 +191,14 @@ fn reserve(reserve: &ReserveView) -> String {
 pub(super) fn callers(heading: &str, callers: &[Caller]) -> TextTable {
     let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
         vec![
-            printable(caller.name()),
+            caller.name().to_owned(),
             count(caller.count),
             count(caller.count.saturating_add(caller.error)),
-            printable(caller.unit.as_deref().unwrap_or(UNIT_REQUESTS)),
+            caller.unit.as_deref().unwrap_or(UNIT_REQUESTS).to_owned(),
             name(&caller.domain, &caller.rule),
         ]
     });
     TextTable::new(&[heading, "about", "or up to", "unit", "rule"], rows)
-}
-
-/// Replaces control characters, so that a caller's text cannot move the cursor.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Returns the active switches and blocks, one line each.
@@ -227,7 +222,8 @@ pub(super) fn held(off: Option<String>, held: &ActiveSwitchesStatus) -> Vec<Stri
         lines.push(format!("switched  {rule}: {mode}{fleet}{until}, by {by} ({without}){milder}"));
     }
     for block in &held.blocks {
-        let (rule, key, by) = (&block.rule, block.text.as_ref().unwrap_or(&block.key), &block.by);
+        let (rule, by) = (&block.rule, &block.by);
+        let key = printable(block.text.as_ref().unwrap_or(&block.key), &[]);
         let (fleet, until) = (on_all_hosts(block.fleet), until(&block.until));
         lines.push(format!("blocked   {rule}: {key}{fleet}{until}, by {by}"));
     }

@@ -309,7 +309,7 @@ fn describe_decision(decision: &Decision<'_>) -> String {
 fn field_of(decision: &Decision<'_>, field: DecisionField) -> String {
     let text = match field {
         DecisionField::Retry => Some(decision.retry_after.map_or_else(|| NEVER.to_owned(), without_spaces)),
-        DecisionField::Left => decision.binding.map(|view| view.level.remaining.to_string()),
+        DecisionField::Left => decision.remaining().map(|(remaining, _)| remaining.to_string()),
         DecisionField::Rule => decision.rule_name().map(str::to_owned),
         DecisionField::Priority => decision.priority.map(str::to_owned),
         DecisionField::Notes => {

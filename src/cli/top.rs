@@ -22,7 +22,7 @@ use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::{Caller, PoolView, TopCallers};
 use crate::page;
-use crate::terms::counted;
+use crate::terms::{counted, printable};
 use crate::trace::summary::{TextTable, name};
 
 /// Shows the busiest rules, callers and pools, each second anew
@@ -340,7 +340,8 @@ impl TopRates<'_> {
     fn conditions(&self) -> impl Iterator<Item = String> {
         let DaemonStatus { switches, warnings, .. } = self.status;
         let warnings = warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}"));
-        held(switches.off_line(), &switches.held).into_iter().chain(warnings)
+        let lines = held(switches.off_line(), &switches.held).into_iter().chain(warnings);
+        lines.map(|line| printable(&line, &[]).into_owned())
     }
 
     /// Returns the tables of rules, pools, refused callers and busiest callers.

@@ -14,7 +14,7 @@ use crate::admin::{UnusedAttribute, WhyCheck, WhyStatus};
 use crate::clock::Micros;
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::shown;
-use crate::terms::{Mode, count};
+use crate::terms::{Mode, count, printable};
 
 /// Shows which decision the daemon would make now for a request, and why
 #[derive(Clone, Debug, clap::Args)]
@@ -150,7 +150,7 @@ fn print_check(check: &WhyCheck, is_request: bool, out: &mut dyn Write) -> Resul
     writeln!(
         out,
         "         key {digest}{}",
-        check.text.as_deref().map(|text| format!(" ({text})")).unwrap_or_default()
+        check.text.as_deref().map(|text| format!(" ({})", printable(text, &[]))).unwrap_or_default()
     )?;
     let sketch = [
         ("about", check.requested, "requested"), // of a sample

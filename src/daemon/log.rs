@@ -20,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use super::log_queue::{LogQueue, write_at_once};
 use super::settings::{Log, LogFormat};
 use crate::clock::{Timestamp, read_boot_nanos, unix_nanos};
+use crate::terms::{LAYOUT, printable};
 
 /// Starts logging and the reporting of panics. Call it once. The queue has no thread yet.
 pub(super) fn start(log: Log) -> Arc<LogQueue> {
@@ -100,7 +101,7 @@ pub(super) fn before_start(messages: impl Iterator<Item = String>) {
 /// Writes a message to standard error past the log: for commands, and before there is a log.
 pub(crate) fn plainly(message: &str) {
     // There is no other place to report it.
-    let _ = writeln!(std::io::stderr(), "{message}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(message, &LAYOUT));
 }
 
 fn is_terminal() -> bool {

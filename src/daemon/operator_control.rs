@@ -107,7 +107,12 @@ impl SwitchesStore {
                 (written.overrides, written.utc) = (overrides, now.utc_offset_nanos);
                 Ok(())
             }
-            Err(error) => Err(lost(&path.display().to_string(), &error)),
+            Err(error) => {
+                let has_earlier = written.overrides != HostOverrides::default();
+                let earlier =
+                    if has_earlier { ", and the switches and blocks stored before return" } else { "" };
+                Err(lost(earlier, &path.display().to_string(), &error))
+            }
         }
     }
 
@@ -119,7 +124,7 @@ impl SwitchesStore {
             return Ok(());
         }
         let (_, path) = self.files.as_ref().ok_or(NO_STATE)?;
-        write_whole(path, &document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
+        write_whole(path, &document).map_err(|error| lost("", StateFile::Overrides.name(), &error))?;
         written.document = document;
         Ok(())
     }
@@ -166,9 +171,9 @@ impl SwitchesStore {
     }
 }
 
-fn lost(file: &str, error: &std::io::Error) -> String {
+fn lost(earlier: &str, file: &str, error: &std::io::Error) -> String {
     let error = without_number(error);
-    format!("lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
+    format!("lost when the daemon ends{earlier}: {file}: {error}: make room there, or let the daemon write")
 }
 
 fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {

@@ -141,6 +141,18 @@ impl<'d> Decision<'d> {
         })
     }
 
+    /// The notes of a reply: those of rules, and whether nothing limits the request.
+    pub fn reply_notes(&self) -> impl Iterator<Item = (NoteKind, &'d str)> + '_ {
+        self.notes().chain(self.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())))
+    }
+
+    /// What is left under the binding rule, and the time until one more unit is. Whatever a blocked key has left, nothing
+    /// passes before the end of the block.
+    pub fn remaining(&self) -> Option<(u64, Option<Micros>)> {
+        let QuotaLevel { remaining, reset, .. } = self.binding?.level;
+        Some(if self.blocked { (0, self.retry_after) } else { (remaining, Some(reset)) })
+    }
+
     /// All matching limits, in file order; empty unless requested.
     pub fn limits(&self) -> impl Iterator<Item = MatchingLimit<'d>> + '_ {
         self.limits_by_index.iter().filter_map(|listed| {

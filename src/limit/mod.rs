@@ -57,6 +57,14 @@ impl Quota {
         }
     }
 
+    /// The largest debt that a key can have.
+    pub(crate) fn debt_max(&self) -> u32 {
+        match self {
+            Quota::TokenBucket(quota) => u32::try_from(quota.debt_max()).unwrap_or(u32::MAX),
+            quota => u32::MAX - quota.limit(),
+        }
+    }
+
     /// The time over which the limit is granted: limit ÷ rate, or W. Nominal for calendar windows, whose lengths
     /// differ. Zero for concurrency limits.
     pub fn window(&self) -> Micros {

@@ -84,6 +84,11 @@ impl TokenBucketQuota {
         self.capacity
     }
 
+    /// The largest debt that a key can have, in units.
+    pub(super) fn debt_max(&self) -> u64 {
+        (OWED_TICKS_MAX - self.capacity) / self.interval
+    }
+
     /// Converts units to ticks, saturated at `u64::MAX`.
     pub(super) fn ticks_of(&self, units: u32) -> u64 {
         self.interval.saturating_mul(u64::from(units))

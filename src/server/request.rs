@@ -14,7 +14,6 @@ use crate::protocol::{
     RequestOptions, WireList, WireReply, WorkOutcome, encode_decision, encode_reply,
 };
 use crate::record::NotedKind;
-use crate::terms::NoteKind;
 
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
@@ -299,8 +298,7 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
-    let mut notes: Vec<_> = decision.notes().collect();
-    notes.extend(decision.unmatched.map(|reason| (NoteKind::Unmatched, reason.into())));
+    let notes: Vec<_> = decision.reply_notes().collect();
     let all = || decision.limits().map(limit_entry).collect::<Vec<_>>();
     // A repeated grant does not know them if the first request did not ask, or if the rules have changed.
     let has_some = decision.binding.is_some_and(|view| view.rule.advertise);
@@ -314,22 +312,19 @@ fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &en
     if let Some(LimitView { rule, level }) = decision.binding {
         reply.limit = Some(level.limit);
         reply.window_us = Some(level.window.0);
-        reply.remaining = Some(level.remaining);
-        reply.reset_us = Some(level.reset.0);
         reply.help = rule.help.as_deref();
         reply.hide = !rule.advertise;
         reply.unit = rule.unit.as_deref();
+    }
+    if let Some((remaining, reset)) = decision.remaining() {
+        reply.remaining = Some(remaining);
+        reply.reset_us = reset.map(|reset| reset.0);
     }
     if let Some(listed) = decision.listed {
         reply.help = listed.help.as_deref();
     }
     reply.rate = decision.rate.filter(|_| !reply.hide);
     reply.blocked = decision.blocked;
-    if decision.blocked {
-        // Whatever a blocked caller has left, nothing passes before the end of the block.
-        (reply.remaining, reply.reset_us) =
-            (reply.remaining.and(Some(0)), reply.reset_us.and(reply.retry_us));
-    }
     let digest = decision.refused_key().filter(|_| !reply.hide).map(|key| key.to_hex());
     reply.digest = digest.as_deref();
     reply.rule = decision.rule_name();

@@ -13,7 +13,7 @@ use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;
 use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::open::{self, OpenError, Opened};
-use crate::terms::counted;
+use crate::terms::{LAYOUT, counted, printable};
 
 /// What a trace is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -180,7 +180,7 @@ fn time_left(taken: Duration, bytes: u64, all_bytes: u64) -> Duration {
 
 fn show(message: &str) {
     // An error has no other place to go.
-    let _ = writeln!(std::io::stderr(), "{message}");
+    let _ = writeln!(std::io::stderr(), "{}", printable(message, &LAYOUT));
 }
 
 const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {left} left";

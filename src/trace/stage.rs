@@ -30,6 +30,9 @@ pub(crate) struct ReplayStage<'w> {
     /// `reload` events are skipped.
     keeps_rules: bool,
     reloads_passed_over: u64,
+    /// Lines for which each set of rules would answer `invalid`, as their `idem` is of another request: a daemon remembers
+    /// grants alone, so it depends on the rules.
+    conflicts: [u64; 2],
     /// Attributes that had hashed values, and those that had others.
     hashed: BTreeSet<Box<str>>,
     clear: BTreeSet<Box<str>>,
@@ -55,6 +58,7 @@ impl<'w> ReplayStage<'w> {
             charges: 0,
             charges_unmatched: 0,
             reloads_passed_over: 0,
+            conflicts: [0; 2],
             hashed: BTreeSet::new(),
             clear: BTreeSet::new(),
             domains: BTreeSet::new(),
@@ -69,11 +73,12 @@ impl<'w> ReplayStage<'w> {
 
     /// Applies an event to all sets. Returns whether the first found its rule, lease or session.
     fn apply(&mut self, event: &TraceEvent<'_>) -> Result<bool, TraceFailure> {
-        let apply =
-            |player: &mut Player| player.apply(&event.action).map_err(|wrong| not_played(event, wrong));
-        let found = apply(&mut self.player)?;
-        self.other.as_mut().map(apply).transpose()?;
-        Ok(found)
+        let [conflicts, other_conflicts] = &mut self.conflicts;
+        let found = self.player.apply(&event.action);
+        if let Some(other) = &mut self.other {
+            unless_conflict(other.apply(&event.action), true, other_conflicts, event)?;
+        }
+        unless_conflict(found, true, conflicts, event)
     }
 
     fn judge(
@@ -90,12 +95,13 @@ impl<'w> ReplayStage<'w> {
         insert(&mut self.domains, request.domain);
         let all = self.decisions.is_some();
         let decision = self.player.judge(&Request { lists_all_limits: all, ..*request }, by);
-        let decision = decision.map_err(|wrong| not_played(event, wrong))?;
+        let [conflicts, other_conflicts] = &mut self.conflicts;
+        let decision = unless_conflict(decision, None, conflicts, event)?;
         if let Some(decisions) = &mut self.decisions {
             write_decision(decisions, event, decision.as_ref())?;
         }
         let Some(other) = &mut self.other else { return Ok(()) };
-        let other = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
+        let other = unless_conflict(other.judge(request, by), None, other_conflicts, event)?;
         if request.op != Op::Peek {
             self.changes.note(event.line, decision.as_ref(), other.as_ref());
         }
@@ -173,10 +179,17 @@ impl<'w> ReplayStage<'w> {
     pub(crate) fn with_remarks(&self, mut played: PlayedCounts) -> PlayedCounts {
         // The trace was recorded under rules that refused these requests.
         let uncharged = if self.charges > 0 { self.changes.allowed } else { 0 };
+        let [conflicts, others] = self.conflicts;
         let remarks = above_zero([
             (uncharged, "request", "allowed by the other rules alone: a charge after it is not in the trace"),
             (self.charges_unmatched, "charge", "matched no rule"),
             (self.player.beyond_quota, "request", "passed unjudged: the session held too many leases"),
+            (conflicts, "line", "answered `invalid`: the `idem` was used for another request"),
+            (
+                others,
+                "line",
+                "answered `invalid` under the other rules: the `idem` was used for another request",
+            ),
             (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
         ]);
         played.remarks.extend(remarks.chain(self.unmatched_hashes()));
@@ -215,8 +228,23 @@ impl EventConsumer for ReplayStage<'_> {
     }
 }
 
-fn not_played(event: &TraceEvent<'_>, wrong: NotPlayed) -> TraceFailure {
-    TraceFailure::Line { number: event.line, wrong: TraceLineError::NotPlayed(wrong) }
+/// Returns the result of an event, or `without` and counts it if its `idem` is of another request.
+fn unless_conflict<T>(
+    played: Result<T, NotPlayed>,
+    without: T,
+    conflicts: &mut u64,
+    event: &TraceEvent<'_>,
+) -> Result<T, TraceFailure> {
+    match played {
+        Err(NotPlayed::Repeated(_)) => {
+            *conflicts += 1;
+            Ok(without)
+        }
+        played => played.map_err(|wrong| TraceFailure::Line {
+            number: event.line,
+            wrong: TraceLineError::NotPlayed(wrong),
+        }),
+    }
 }
 
 /// Writes a decision; `None` stands for a request that was allowed without a check.
@@ -226,7 +254,8 @@ fn write_decision(
     decision: Option<&Decision<'_>>,
 ) -> io::Result<()> {
     let binding = decision.and_then(|decision| decision.binding.as_ref());
-    let notes = decision.into_iter().flat_map(Decision::notes);
+    let remaining = decision.and_then(Decision::remaining);
+    let notes = decision.into_iter().flat_map(Decision::reply_notes);
     let all = decision.into_iter().flat_map(Decision::limits);
     let written = DecisionRecord {
         t: event.t,
@@ -235,8 +264,8 @@ fn write_decision(
         rule: decision.and_then(Decision::rule_name),
         limit: binding.map(|view| view.level.limit),
         window_us: binding.map(|view| view.level.window.0),
-        remaining: binding.map(|view| view.level.remaining),
-        reset_us: binding.map(|view| view.level.reset.0),
+        remaining: remaining.map(|(remaining, _)| remaining),
+        reset_us: remaining.and_then(|(_, reset)| reset).map(|reset| reset.0),
         retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry_after).map(|retry| retry.0),
         priority: decision.and_then(|decision| decision.priority),
         notes: notes.flat_map(|(kind, rule)| [kind.name(), rule]).collect(),

@@ -10,7 +10,7 @@ use super::rule_records::RuleRecords;
 use crate::clock::Micros;
 use crate::engine::{Decision, RuleTotals, Totals, Verdict, VerdictTotals};
 use crate::rules::shed::ShedPart;
-use crate::terms::{count, counted};
+use crate::terms::{count, counted, printable};
 
 /// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
@@ -223,6 +223,8 @@ pub struct TextTable {
 impl TextTable {
     pub fn new(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> TextTable {
         let headings = headings.iter().map(ToString::to_string).collect();
+        let printable = |cell: String| printable(&cell, &[]).into_owned();
+        let rows = rows.map(|row| row.into_iter().map(printable).collect());
         TextTable { rows: std::iter::once(headings).chain(rows).collect() }
     }
 

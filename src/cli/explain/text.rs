@@ -55,8 +55,9 @@ pub(super) fn print(
     }
     sheds(explained.domain, out)?;
     let judging = explained.rules.iter().filter(|finding| finding.stands.is_ok()).count();
-    let apply = if judging == 1 { "applies" } else { "apply" };
-    writeln!(out, "{judging} of {} {apply}", counted(explained.domain.rules().len(), "rule"))
+    let all = explained.domain.rules().len();
+    let apply = if judging == 1 || all == 1 { "applies" } else { "apply" };
+    writeln!(out, "{judging} of {} {apply}", counted(all, "rule"))
 }
 
 /// Prints the shedding rules, which apply to requests that no limit refused, in the pool of the process.

@@ -30,6 +30,7 @@ impl Numbers<'_> {
         let allowances = all.map(|override_quota| self.allowance(override_quota, scale)).collect();
         let allowances: Vec<_> = self.whole.settle(allowances)?;
         self.about_soft(allowances.first());
+        self.about_debt(&allowances);
         let soft_for = match self.over {
             Written::Soft(_, span) => span,
             _ => None,
@@ -47,6 +48,20 @@ impl Numbers<'_> {
             let message = format!("`soft: {}` of {} is less than one", Percent(share), quota.limit());
             let help = format!("write at least {least}, or leave it out");
             self.mapping.warn_at("over", message, help);
+        }
+    }
+
+    /// Warns of a debt beyond the range of a key's state.
+    fn about_debt(&self, allowances: &[Option<Allowance>]) {
+        let most = allowances.iter().flatten().map(|allowance| allowance.quota.debt_max()).min();
+        let (Some(written), Some(most)) = (self.fields.max_debt, most) else { return };
+        if written > most {
+            let message = format!("`max_debt: {written}` is more than a key can owe at this rate");
+            self.mapping.warn_at(
+                "max_debt",
+                message,
+                format!("write at most {most}: the rest has no effect"),
+            );
         }
     }
 

@@ -6,12 +6,18 @@ use crate::prelude::*;
 #[test]
 fn shells_complete_domains_and_rules_of_the_running_daemon() {
     let rules = "domain: mail\nlimits:\n  - {name: per-sender, key: [from], rate: 1/s}\n  - {name: all, key: [], rate: 9/s}\n";
-    let daemon = Plan::new().rules("mail.yaml", rules).start();
+    let special =
+        "domain: 'mail$(x)'\nlimits: [{name: a, key: [], rate: 1/s}, {name: 'b;x', key: [], rate: 1/s}]\n";
+    let other = special.replace("mail$(x)", "other");
+    let daemon =
+        Plan::new().rules("mail.yaml", rules).rules("x.yaml", special).rules("y.yaml", &other).start();
     let socket = daemon.socket();
     let completed = |line: &str| bash_completes(line, &socket);
     assert_eq!(completed("tidegate hit m"), ["mail"]);
     assert_eq!(completed("tidegate record --for 1m --domain m"), ["mail"]);
     assert_eq!(completed("tidegate block mail/"), ["mail/per-sender", "mail/all"]);
+    // A shell would run the commands in other names.
+    assert_eq!(completed("tidegate block o"), ["other/a"]);
     assert_eq!(completed("tidegate unblock per-s"), ["per-sender"], "a name may stand without its domain");
     assert_eq!(completed("tidegate switch api/per-user sh"), ["shadow"]);
     assert_eq!(completed("tidegate fleet show a"), ["api/per-user"]);

@@ -82,6 +82,26 @@ fn refusals_have_the_digest_of_why_unless_the_rule_is_hidden() {
 }
 
 #[test]
+fn text_of_caller_cannot_move_the_cursor() {
+    let rules = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, show_keys: [user]}\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let mut wire = daemon.greeted();
+    let hostile = "\u{1b}]0;x\u{7}\u{9b}1m\u{202e}red\nverdict";
+    let refused = (0..3).map(|id| wire.ask(&hit(id, hostile))).last().unwrap();
+    let digest = refused[12]["digest"].as_str().unwrap();
+    daemon.run(&format!("block api/per-user --digest {digest} --for 1h"));
+    for command in [&format!("why --digest {digest}"), "status"] {
+        let out = daemon.run(command);
+        let moves =
+            |character: char| character != '\n' && (character.is_control() || character == '\u{202e}');
+        assert!(!out.contains(moves), "{command}: {out:?}");
+        has(&out, &[r"user=\u001b]0;x\u0007\u009b1m\u202ered\u000averdict"]);
+    }
+    let text = why(&daemon, &format!("--digest {digest}"))["checks"][0]["text"].take();
+    assert_eq!(text, format!("user={hostile}"), "JSON has the text itself");
+}
+
+#[test]
 fn why_names_rules_that_nearly_match() {
     let daemon = started();
     let near = |request: &str, rule: &str| {

@@ -258,6 +258,17 @@ fn warns_of_switches_that_would_be_lost() {
 }
 
 #[test]
+fn warns_that_stored_switches_return_if_the_change_is_not_stored() {
+    let daemon = plan().start();
+    daemon.run("switch per-user disabled");
+    let file = daemon.plan.path("state/switches");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let (_, _, warned) = daemon.outcome("switch per-user --clear");
+    has(&warned, &["lost when the daemon ends, and the switches and blocks stored before return: "]);
+}
+
+#[test]
 fn logs_alarm_and_switches_guarded_rule_to_shadow() {
     let daemon = plan().start();
     let rule =
