@@ -1,6 +1,7 @@
 //! Finds files that steer the daemon and that users besides root and the daemon's own may change: the state directory,
-//! the settings, the rules and the secrets.
+//! the settings, the rules, the secrets, and the directories of the sockets.
 
+use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(super) fn warn_of_state(directory: &Path) {
     log(of_state(directory, Some(rustix::process::geteuid().as_raw())));
 }
 
-/// Warns of other writers of the settings file and of the files that the settings name.
+/// Warns of other writers of the settings file, and of the files and directories that the settings name.
 pub(super) fn warn_of_settings(file: Option<&Path>, settings: &Settings) {
     log(of_settings(file, settings, Some(rustix::process::geteuid().as_raw())));
 }
@@ -55,24 +56,39 @@ pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ForeignWriter>
     foreign.into_iter().chain(files).collect()
 }
 
-/// Checks the settings file, the rules and the secrets that the settings name.
+/// Checks the settings file, and the rules, the secrets and the directories of sockets that the settings name.
 pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<u32>) -> Vec<ForeignWriter> {
     let is_trusted = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
-    let help = "let root or the daemon's user own it, and no other user write it: chown, chmod go-w";
     let redis = settings.redis.as_ref();
     let password = redis.and_then(|redis| redis.link.password_file.as_deref());
     let secret = redis.and_then(|redis| redis.fleet_secret_file.as_deref());
     let tokens = settings.adapters.iter().filter(|(_, endpoint)| endpoint.listen.is_some());
     let tokens = tokens.map(|(_, endpoint)| &*endpoint.token_file);
     let named = file.into_iter().chain(password).chain(secret).chain(tokens);
-    let mut foreign: Vec<_> = named.filter_map(|path| changeable(path, 0o002, is_trusted, help)).collect();
+    let mut foreign: Vec<_> = named.filter_map(|path| changeable(path, 0o002, is_trusted, OWN)).collect();
     // Rules may belong to the user that deploys them, and be writable by the group of their authors.
     let directory = if settings.rules.is_dir() { Some(&*settings.rules) } else { settings.rules.parent() };
     let deployer = directory.and_then(|directory| directory.metadata().ok()).map(|found| found.uid());
     let is_trusted = |owner| is_trusted(owner) || deployer == Some(owner);
     let rules = std::iter::once(settings.rules.clone()).chain(entries(&settings.rules));
-    foreign.extend(rules.filter_map(|path| changeable(&path, 0o002, is_trusted, help)));
+    foreign.extend(rules.filter_map(|path| changeable(&path, 0o002, is_trusted, OWN)));
+    foreign.extend(of_sockets(settings, uid));
     foreign
+}
+
+/// Checks the directories of the sockets, where the `disable` file is looked for, too.
+fn of_sockets(settings: &Settings, uid: Option<u32>) -> impl Iterator<Item = ForeignWriter> {
+    let adapters = settings.adapters.iter().filter_map(|(_, endpoint)| endpoint.socket.clone());
+    let sockets = [settings.socket.path.clone(), settings.admin_socket()].into_iter().chain(adapters);
+    let directories = sockets.filter_map(|socket| Some(socket.parent()?.to_owned()));
+    directories.collect::<BTreeSet<_>>().into_iter().filter_map(move |directory| {
+        let found = directory.metadata().ok()?;
+        // With the sticky bit only its owner replaces a file.
+        let bits = if found.mode() & 0o1000 == 0 { 0o022 } else { 0 };
+        let whose = other_writer(&found, bits, |owner| uid.is_none_or(|uid| [0, uid].contains(&owner)))?;
+        let message = format!("{whose} may replace the sockets, and so switch limits off");
+        Some(foreign(&directory, &found, message, OWN.to_owned()))
+    })
 }
 
 /// Returns the users that may write, by one of these bits in the mode, or as an owner that is not trusted.
@@ -105,6 +121,8 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let visible = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
     visible.map(|entry| entry.path()).filter(|path| path.is_file())
 }
+
+const OWN: &str = "let root or the daemon's user own it, and no other user write it: chown, chmod go-w";
 
 /// More files of one directory are not looked at.
 const ENTRIES_MAX: usize = 1_000;

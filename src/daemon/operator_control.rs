@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange, HostOverrides};
 use crate::fleet::task::OverridesHandle;
 use crate::host::read_resident_bytes;
+use crate::server::LOCK_MARK;
 use crate::state::{
     ASIDE, SWITCHES_VERSION, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_switches,
     set_aside, write_switches, write_whole,
@@ -284,6 +285,8 @@ fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
         DisableFileState::NotOurs("it belongs neither to root nor to the daemon's user: chown it")
     } else if found.nlink() != 1 {
         DisableFileState::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
+    } else if found.mode() & LOCK_MARK != 0 {
+        DisableFileState::NotOurs("it is the lock of a socket under another name: remove it and `touch` one")
     } else {
         DisableFileState::Ours
     }

@@ -7,11 +7,11 @@
 //! again, so that new processes are limited too.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -198,10 +198,18 @@ fn acquire_lock(path: &Path) -> Result<File, BindError> {
     let failed = |source| BindError::Io { path: lock_path.clone(), doing: "cannot lock", source };
     let mut options = OpenOptions::new();
     // A planted link is not followed.
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(LOCK_MODE)
+        .custom_flags(libc::O_NOFOLLOW);
     let mut lock = options.open(&lock_path).map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => {
+            // That of an earlier version has another mode.
+            let _ = lock.set_permissions(Permissions::from_mode(LOCK_MODE));
             // Without it, as on a full disk, the message lacks the process.
             let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
             Ok(lock)
@@ -382,6 +390,11 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 const PATH_BYTES_MAX: usize = 107;
 
 const LOCK_SUFFIX: &str = ".lock";
+
+/// Marks a lock file under any name: the sticky bit, which has no meaning for a file, and which only its owner can remove.
+pub const LOCK_MARK: u32 = 0o1000;
+
+const LOCK_MODE: u32 = 0o600 | LOCK_MARK;
 
 /// More than the digits of a process.
 const PID_BYTES_MAX: u64 = 16;

@@ -176,6 +176,11 @@ fn disable_file_allows_all_while_present() {
     is(0);
     fs::remove_file(&file).unwrap();
     is(1);
+    // And its own lock, which a user that may write the directory can rename.
+    fs::rename(daemon.plan.path("t.sock.lock"), &file).unwrap();
+    daemon.await_log(&["this file switches nothing off", "the lock of a socket"]);
+    is(1);
+    fs::remove_file(&file).unwrap();
     if is_root() {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();

@@ -128,6 +128,14 @@ fn doctor_reports_broken_rules_and_stopped_daemon() {
     }
     fs::set_permissions(daemon.plan.path("rules"), fs::Permissions::from_mode(0o777)).unwrap();
     finds(&daemon.doctor(&[]), "look ", "files", &["rules: every user may change it"]);
+    for (mode, is_found) in [(0o777, true), (0o1777, false), (0o757, true), (0o755, false)] {
+        set("", mode);
+        assert_eq!(
+            output_text(&daemon.doctor(&[])).matches("every user may replace the sockets").count(),
+            usize::from(is_found),
+            "{mode:o}"
+        );
+    }
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
     has(&output_text(&daemon.doctor(&[])), &["every user may replace the files of the state directory"]);
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
