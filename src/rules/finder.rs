@@ -69,7 +69,7 @@ impl<I> Finder<I> {
             };
             match anchor {
                 Anchor::Part(text, lower) => {
-                    if lower { &mut lower_parts } else { &mut parts }.push((text, item))
+                    if lower { &mut lower_parts } else { &mut parts }.push((text, item));
                 }
                 Anchor::Equal(text, _) => texts.equal.entry(text.into()).or_default().push(item),
                 Anchor::Start(text, _) => texts.starts.push(text, item),
