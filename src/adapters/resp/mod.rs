@@ -139,14 +139,15 @@ impl RespConnection {
 
     /// Asks for a decision; the request does not wait.
     async fn check(&self, op: Op, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
-        let (pairs, cost) = match pairs {
+        let (pairs, rest) = pairs.as_chunks();
+        let (costs, pairs): (Vec<&[&[u8]; 2]>, Vec<_>) = pairs.iter().partition(|[key, _]| is(key, "COST"));
+        let cost = match *costs {
+            [] => 1,
             // A cost beyond 64 bits is judged like the largest, and refused for good.
-            [pairs @ .., b"COST", cost] => {
-                (pairs, integer(cost).or_else(|fault| digits_max(cost).ok_or(fault))?)
-            }
-            pairs => (pairs, 1),
+            [[_, cost]] => integer(cost).or_else(|fault| digits_max(cost).ok_or(fault))?,
+            _ => return Err(format!("ERR there is more than one COST; {HELP}")),
         };
-        let ((pairs, []), Ok(cost)) = (pairs.as_chunks(), u64::try_from(cost)) else {
+        let ([], Ok(cost)) = (rest, u64::try_from(cost)) else {
             return Err(format!("ERR a value is missing, or the cost is negative; {HELP}"));
         };
         let pairs = pairs.iter().map(|[key, value]| (text(key), text(value)));

@@ -85,6 +85,7 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "PEEK shop user u1"), hit([0, 2, 2, -1, 0], "per-user", "allow"));
     assert_eq!(cli(&daemon, "HIT shop user u1 COST 2"), hit([0, 2, 0, -1, 3_600], "per-user", "allow"));
     assert_eq!(cli(&daemon, "hit shop user u1"), hit([1, 2, 0, 3_600, 3_600], "per-user", "limit"));
+    assert_eq!(cli(&daemon, "hit shop cost 2 user u3"), hit([0, 2, 0, -1, 3_600], "per-user", "allow"));
     assert_eq!(cli(&daemon, "HIT shop user u2 COST 3"), hit([1, 2, 2, -1, 0], "per-user", "limit"));
     assert_eq!(cli(&daemon, "HIT shop agent bot"), hit([1, -1, -1, -1, -1], "bots", "deny"));
     assert_eq!(cli(&daemon, "HIT nowhere"), hit([0, -1, -1, -1, -1], "", "allow"));
@@ -103,7 +104,7 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "HELLO 3")[0], "1# proto => (integer) 3");
     let count =
         |answer: &str| metric(&daemon, &format!("tidegate_resp_answers_total{{answer=\"{answer}\"}}"));
-    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(7.0), Some(5.0), Some(0.0)]);
+    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(8.0), Some(5.0), Some(0.0)]);
     assert!(!daemon.log().contains("user123"), "{}", daemon.log());
 }
 
@@ -154,6 +155,7 @@ fn names_the_fault_of_a_command() {
         ("CLIENT LIST", "-ERR this is no command"),
         ("HIT shop user", "-ERR a value is missing, or the cost is negative; help: HIT "),
         ("HIT shop user u1 COST -1", "-ERR a value is missing, or the cost is negative; help: HIT "),
+        ("HIT shop COST 1 user u1 Cost 1", "-ERR there is more than one COST; help: HIT "),
         ("HIT shop user u1 COST many", "-ERR a number is not an integer; help: HIT "),
         ("HIT shop a:b v", "-ERR an attribute key in descriptors must be a name: "),
         ("HIT a/b", "-ERR domain must be a name: "),
