@@ -274,6 +274,10 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, BadR
     };
     serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))
 }
+    // serde would read an array as the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(invalid("a body is an object of JSON; help: {\"domain\": \"api\"}".to_owned()));
+    }
 
 pub(super) fn invalid(message: String) -> BadRequest {
     BadRequest(StatusCode::BAD_REQUEST, message)

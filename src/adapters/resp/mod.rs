@@ -56,7 +56,7 @@ impl RespConnection {
                         }
                     }
                     Err(Unsplit::More) if rest.len() <= COMMAND_BYTES_MAX => break stop.is_cancelled(),
-                    Err(Unsplit::More) => break self.reply(Err("ERR it is above 64 KiB".to_owned())),
+                    Err(Unsplit::More) => break self.reply(Err(TOO_LONG.to_owned())),
                     Err(Unsplit::Broken(fault)) => break self.reply(Err(fault.to_owned())),
                 }
             };
@@ -251,8 +251,8 @@ fn split_command(bytes: &[u8]) -> Result<(Vec<&[u8]>, usize), Unsplit> {
     let line = take_line(&mut rest)?;
     let arguments = match line.strip_prefix(b"*") {
         Some(count) => {
-            let count =
-                0..number(count, ARGUMENTS_MAX, "ERR Protocol error: a command has 0 to 36 arguments")?;
+            let broken = "ERR Protocol error: a command has 0 to 36 arguments";
+            let count = 0..number(count, ARGUMENTS_MAX, broken, broken)?;
             count.map(|_| take_argument(&mut rest)).collect::<Result<_, _>>()?
         }
         None => line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect(),
@@ -263,7 +263,7 @@ fn split_command(bytes: &[u8]) -> Result<(Vec<&[u8]>, usize), Unsplit> {
 fn take_argument<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     let broken = "ERR Protocol error: an argument is `$`, its length, and as many bytes";
     let length = take_line(rest)?.strip_prefix(b"$").ok_or(Unsplit::Broken(broken))?;
-    let length = number(length, COMMAND_BYTES_MAX, broken)?;
+    let length = number(length, COMMAND_BYTES_MAX, broken, TOO_LONG)?;
     let (argument, after) = rest.split_at_checked(length).ok_or(Unsplit::More)?;
     let (end, after) = after.split_at_checked(2).ok_or(Unsplit::More)?;
     *rest = after;
@@ -275,7 +275,7 @@ fn take_line<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     let Some((line, after)) = end.and_then(|end| rest.split_at_checked(end + 1)) else {
         let is_long = rest.len() >= LINE_BYTES_MAX;
         return Err(if is_long {
-            Unsplit::Broken("ERR Protocol error: a line is too long")
+            Unsplit::Broken("ERR Protocol error: a line has at most 4 KiB")
         } else {
             Unsplit::More
         });
@@ -284,9 +284,15 @@ fn take_line<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     Ok(line.trim_ascii_end())
 }
 
-fn number(digits: &[u8], max: usize, broken: &'static str) -> Result<usize, Unsplit> {
+fn number(
+    digits: &[u8],
+    max: usize,
+    broken: &'static str,
+    too_large: &'static str,
+) -> Result<usize, Unsplit> {
     let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.filter(|number| *number <= max).ok_or(Unsplit::Broken(broken))
+    let fault = if digits_max(digits).is_some() { too_large } else { broken };
+    number.filter(|number| *number <= max).ok_or(Unsplit::Broken(fault))
 }
 
 /// The name, the domain, 16 pairs, and the cost.
@@ -294,6 +300,7 @@ const ARGUMENTS_MAX: usize = 36;
 
 /// Values are shortened to 1 KiB each, and keys are hashed.
 const COMMAND_BYTES_MAX: usize = 64 * 1_024;
+const TOO_LONG: &str = "ERR Protocol error: a command has at most 64 KiB";
 
 /// A length, or a command of a person.
 const LINE_BYTES_MAX: usize = 4 * 1_024;

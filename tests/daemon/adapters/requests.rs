@@ -170,9 +170,9 @@ fn answers_a_client_that_writes_no_more() {
 
 /// Requests and their bodies, the status and words of the error.
 const FAULTS: &[(&str, &str, u16, &str)] = &[
-    ("POST /v1/hit", "", 400, "EOF while parsing"),
+    ("POST /v1/hit", "", 400, "a body is an object of JSON; help: "),
     ("POST /v1/hit", "{", 400, "EOF while parsing an object"),
-    ("POST /v1/hit", "[1]", 400, "line 1 column"),
+    ("POST /v1/hit", r#" ["d"]"#, 400, "a body is an object of JSON; help: "),
     ("POST /v1/hit", "{}", 400, "missing field `domain`"),
     ("POST /v1/hit", r#"{"attribute": {}}"#, 400, "unknown field `attribute`, expected one of `domain`"),
     ("POST /v1/hit", r#"{"attributes": {}, "attributes": {}}"#, 400, "duplicate field `attributes`"),

@@ -192,6 +192,7 @@ fn names_the_fault_of_a_command() {
     stream.write_all(b"QUIT\r\n").unwrap();
     assert_eq!(read_all(&mut stream).lines().count(), stays.len() + 1, "the connection stays");
     let long = |length: usize| "x".repeat(length);
+    let too_long = "*1\r\n$65537\r\n".to_owned();
     let closes = [
         "*x\r\n".to_owned(),
         "*-1\r\n".to_owned(),
@@ -199,7 +200,7 @@ fn names_the_fault_of_a_command() {
         "*99999999999999999999\r\n".to_owned(),
         "*1\r\n:1\r\n".to_owned(),
         "*1\r\n$-1\r\n".to_owned(),
-        "*1\r\n$65537\r\n".to_owned(),
+        too_long.clone(),
         "*1\r\n$4\r\nPINGPONG".to_owned(),
         format!("*2\r\n$40000\r\n{}\r\n$40000\r\n{}", long(40_000), long(30_000)),
         long(4_096),
@@ -211,12 +212,13 @@ fn names_the_fault_of_a_command() {
         let answer = read_all(&mut stream);
         assert!(answer.starts_with("-ERR ") && answer.matches('\n').count() == 1, "{bytes:.60}: {answer}");
     }
+    assert_eq!(say(&daemon, too_long.as_bytes()), "-ERR Protocol error: a command has at most 64 KiB\r\n");
     // What is half is not answered.
     for half in ["", "PING", "*1\r\n", "*1\r\n$4\r\nPING", "*1\r\n$4\r\nPING\r"] {
         assert_eq!(say(&daemon, half.as_bytes()), "", "{half:?}");
     }
     let rejected = metric(&daemon, "tidegate_resp_answers_total{answer=\"rejected\"}");
-    assert_eq!(rejected, Some((2 * stays.len() + closes.len()) as f64));
+    assert_eq!(rejected, Some((2 * stays.len() + closes.len() + 1) as f64));
     daemon.greeted().assert_served();
 }
 
