@@ -168,6 +168,7 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         debug!(%error, "an HTTP connection failed");
         if error.is_parse_too_large() {
             permit.state.counters.count(AnswerKind::Rejected);
+            permit.state.report_unjudged("its head is above 64 KiB");
         }
     }
     discard_rest(&mut socket).await;

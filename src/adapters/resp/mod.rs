@@ -56,8 +56,8 @@ impl RespConnection {
                         }
                     }
                     Err(Unsplit::More) if rest.len() <= COMMAND_BYTES_MAX => break stop.is_cancelled(),
-                    Err(Unsplit::More) => break self.reply(Err(TOO_LONG.to_owned())),
-                    Err(Unsplit::Broken(fault)) => break self.reply(Err(fault.to_owned())),
+                    Err(Unsplit::More) => break self.reply(true, Err(TOO_LONG.to_owned())),
+                    Err(Unsplit::Broken(fault)) => break self.reply(true, Err(fault.to_owned())),
                 }
             };
             self.send_replies(&mut socket).await?;
@@ -81,11 +81,14 @@ impl RespConnection {
         Ok(())
     }
 
-    /// Adds a reply. Returns whether it is the last: it is an error.
-    fn reply(&mut self, answer: Result<String, String>) -> bool {
+    /// Adds a reply, of a request (`is_check`) or of another command. Returns whether it is the last: it is an error.
+    fn reply(&mut self, is_check: bool, answer: Result<String, String>) -> bool {
         let is_error = answer.is_err();
         self.replies += &answer.unwrap_or_else(|message| {
             self.handler.state.counters.count(AnswerKind::Rejected);
+            if is_check {
+                self.handler.state.report_unjudged(&message);
+            }
             format!("-{}", message.replace(char::is_control, " "))
         });
         self.replies += "\r\n";
@@ -111,7 +114,8 @@ impl RespConnection {
             (b"COMMAND", _) => Ok("*0".to_owned()),
             _ => Err(format!("ERR this is no command; {HELP}")),
         };
-        self.reply(answer);
+        // Clients send commands of Redis on their own.
+        self.reply([&b"HIT"[..], b"PEEK", b"CL.THROTTLE"].contains(&&*name), answer);
         *name == *b"QUIT"
     }
 

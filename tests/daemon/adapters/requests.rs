@@ -240,7 +240,16 @@ fn names_the_fault_of_a_request() {
         400
     );
     let rejected = crate::http::metric(&daemon, "tidegate_http_answers_total{answer=\"rejected\"}");
-    assert_eq!(rejected, Some(table.len() as f64 + 4.0));
+    let faults = table.len() + 4;
+    assert_eq!(rejected, Some(faults as f64));
+    // The log has the place, and no value.
+    daemon.await_log(&[
+        "WARN",
+        "a request by HTTP was not judged, and passes unless",
+        ": expected a string at line 1",
+    ]);
+    assert!(!daemon.log().contains("`7`"), "{}", daemon.log());
+    has(&daemon.run("status"), &[&format!("not judged by HTTP: {faults} requests; they pass unless")]);
 }
 
 #[test]

@@ -220,6 +220,11 @@ fn names_the_fault_of_a_command() {
     let rejected = metric(&daemon, "tidegate_resp_answers_total{answer=\"rejected\"}");
     assert_eq!(rejected, Some((2 * stays.len() + closes.len() + 1) as f64));
     daemon.greeted().assert_served();
+    daemon.await_log(&[
+        "WARN",
+        "by RESP was not judged, and passes unless its application refuses: ERR a value is missing",
+    ]);
+    has(&daemon.run("status"), &["not judged by RESP: ", " requests; they pass unless their clients refuse"]);
 }
 
 /// Thousands of commands in one write are answered in order; a client that does not read is closed, and no other waits.
