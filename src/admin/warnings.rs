@@ -125,12 +125,18 @@ const BROKEN: [&str; 4] = ["hello_required", "malformed", "too_large", "version"
 /// Fewer may be of a probe.
 const BROKEN_MIN: u64 = 10;
 
-fn of_adapter(counters: &AdapterCounters, name: &str) -> Option<String> {
+fn of_adapter(counters: &AdapterCounters, name: &str) -> impl Iterator<Item = String> {
+    let refused = counters.connections_refused.load(Ordering::Relaxed);
     let unjudged = counters.unjudged.load(Ordering::Relaxed);
-    (unjudged > 0).then(|| {
+    let refused = (refused > 0).then(|| {
+        let connections = counted(refused, "connection");
+        format!("not let in by {name}: {connections}; keep them open, or raise connections.max or .per_user")
+    });
+    let unjudged = (unjudged > 0).then(|| {
         let requests = counted(unjudged, "request");
         format!("not judged by {name}: {requests}; they pass unless their clients refuse; the log says why")
-    })
+    });
+    refused.into_iter().chain(unjudged)
 }
 
 /// In the order of their counters.
