@@ -98,9 +98,12 @@ impl HttpHandler {
         self.route(request).await.unwrap_or_else(|bad| self.reject(bad))
     }
 
-    /// Counts a request that is not passed on, and answers it.
+    /// Counts and logs a request that is not passed on, and answers it.
     pub(super) fn reject(&self, BadRequest(status, message): BadRequest) -> HttpReply {
         self.state.counters.count(AnswerKind::Rejected);
+        // serde has the value before that.
+        let expected = message.rfind(", expected ").map_or(0, |comma| comma + ", ".len());
+        self.state.report_unjudged(message.get(expected..).unwrap_or_default());
         json_reply(status, &json!({"error": message}))
     }
 
@@ -116,10 +119,9 @@ impl HttpHandler {
             return Err(BadRequest(StatusCode::NOT_FOUND, format!("no such path; help: {paths}")));
         };
         if !methods.contains(request.method()) {
-            self.state.counters.count(AnswerKind::Rejected);
             let allowed = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-            let error = json!({"error": format!("this path takes {allowed}")});
-            let mut reply = json_reply(StatusCode::METHOD_NOT_ALLOWED, &error);
+            let message = format!("this path takes {allowed}");
+            let mut reply = self.reject(BadRequest(StatusCode::METHOD_NOT_ALLOWED, message));
             insert(&mut reply, ALLOW.as_str(), &allowed);
             return Ok(reply);
         }
@@ -272,6 +274,10 @@ async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, BadR
             return Err(BadRequest(StatusCode::REQUEST_TIMEOUT, message));
         }
     };
+    // serde would read an array as the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(invalid("a body is an object of JSON; help: {\"domain\": \"api\"}".to_owned()));
+    }
     serde_json::from_slice(&body).map_err(|error| invalid(error.to_string()))
 }
 

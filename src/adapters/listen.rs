@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::exchange::HttpSessions;
 use super::handler::{AdapterPeer, BODY_BYTES_MAX, BadRequest, HttpHandler, Token};
@@ -92,7 +92,7 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     for number in 1_usize.. {
         match accept().await {
             Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
-                Some(permit) => {
+                Ok(permit) => {
                     let (state, stop) = (Arc::clone(state), stop.clone());
                     let member = state.fair_queue.join(peer.user);
                     match &state.protocol {
@@ -110,7 +110,12 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                     }
                 }
                 // A closed connection is the answer.
-                None => {
+                Err(limit) => {
+                    let name = state.protocol.names().0;
+                    warn!(
+                        user = peer.user,
+                        "{name} has as many connections as its part of `{limit}` allows: more are closed"
+                    );
                     state.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
                 }
             },
@@ -168,11 +173,13 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         debug!(%error, "an HTTP connection failed");
         if error.is_parse_too_large() {
             permit.state.counters.count(AnswerKind::Rejected);
+            permit.state.report_unjudged("its head is above 64 KiB");
         }
     }
     discard_rest(&mut socket).await;
 }
 
+            permit.state.report_unjudged("its head is above 64 KiB");
 /// Reads what the peer still writes, so that it receives the answer and no error: to a proxy an error may mean that
 /// requests pass.
 async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
@@ -220,20 +227,27 @@ pub(super) struct AdapterPermit {
 
 impl AdapterPermits {
     /// Takes a permit: of HTTP a quarter of all connections and half of those of a user, of RESP and Envoy half as many. Each has a
-    /// connection to a decision thread, and so has each session; some remain for the socket.
-    fn take(permits: &Arc<AdapterPermits>, state: &Arc<AdapterState>, user: u32) -> Option<AdapterPermit> {
+    /// connection to a decision thread, and so has each session; some remain for the socket. An error names the setting.
+    fn take(
+        permits: &Arc<AdapterPermits>,
+        state: &Arc<AdapterState>,
+        user: u32,
+    ) -> Result<AdapterPermit, &'static str> {
         let mut by_user = permits.by_user.lock();
         let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         let of_user = by_user.entry(user).or_default();
         let parts = if matches!(state.protocol, AdapterProtocol::Http(_)) { 1 } else { 2 };
         let (max, per_user) = (state.limits.max / 4 / parts, state.limits.per_user / 2 / parts);
-        if open >= max.max(1) as usize || of_user.open >= per_user.max(1) as usize {
-            return None;
+        if open >= max.max(1) as usize {
+            return Err("connections.max");
+        }
+        if of_user.open >= per_user.max(1) as usize {
+            return Err("connections.per_user");
         }
         of_user.open += 1;
         state.counters.connections.store(open as u64 + 1, Ordering::Relaxed);
         let memory = state.connector.count_memory(user);
-        Some(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
+        Ok(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
     /// Serves a connection in the time of its user.

@@ -21,6 +21,7 @@ use hyper::header::HeaderName;
 use parking_lot::Mutex;
 use strum::VariantNames;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::clock::Clock;
 pub(crate) use crate::protocol::shorten_value;
@@ -73,6 +74,8 @@ pub struct AdapterCounters {
     /// Sessions in use.
     pub sessions: AtomicU64,
     answers: [AtomicU64; AnswerKind::VARIANTS.len()],
+    /// Requests that were not judged, as they are malformed or not allowed.
+    pub unjudged: AtomicU64,
     /// The states of limits in requests that gave way before they were fresh.
     pub evictions: AtomicU64,
     /// The descriptors of Envoy of which a field was ignored.
@@ -179,6 +182,20 @@ struct AdapterState {
 }
 
 impl AdapterState {
+    /// Counts and logs a request that was not judged. `why` has no value of it.
+    fn report_unjudged(&self, why: &str) {
+        self.counters.unjudged.fetch_add(1, Ordering::Relaxed);
+        match self.protocol {
+            AdapterProtocol::Envoy => {
+                warn!("a request of Envoy was not judged, and passes unless its filter denies: {why}");
+            }
+            AdapterProtocol::Http(_) | AdapterProtocol::Resp => {
+                let name = self.protocol.names().0;
+                warn!("a request by {name} was not judged, and passes unless its application refuses: {why}");
+            }
+        }
+    }
+
     /// Whether a client may name this domain: over TCP only those of the settings.
     fn opens(&self, domain: &str, peer: &AdapterPeer) -> bool {
         peer.token.is_none() || self.endpoint.domains.iter().any(|open| **open == *domain)

@@ -1,12 +1,14 @@
 //! The warnings of the status: each says what is wrong and how to correct it.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::AdminState;
 use super::fleet::{FleetReading, FleetRuleStatus, blocks_warning};
 use super::status::{DaemonStatus, RuleStatus, limits};
 use super::switches::everything_everywhere;
+use crate::adapters::AdapterCounters;
 use crate::clock::Micros;
 use crate::engine::{Mode, PoolView};
 use crate::fleet::link::NodeState;
@@ -67,6 +69,8 @@ pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetR
         format!("not let in: {}; raise connections.max or .per_user", counted(refused, "connection"))
     });
     warnings.extend(of_errors(admin, status));
+    warnings
+        .extend(admin.adapters.iter().zip(ADAPTERS).flat_map(|(counters, name)| of_adapter(counters, name)));
     let no_metrics = admin.metrics_failure.lock().as_ref().map(|why| format!("no metrics over TCP: {why}"));
     warnings.extend(no_metrics);
     warnings.extend(of_state(&status.state));
@@ -120,6 +124,23 @@ const BROKEN: [&str; 4] = ["hello_required", "malformed", "too_large", "version"
 
 /// Fewer may be of a probe.
 const BROKEN_MIN: u64 = 10;
+
+fn of_adapter(counters: &AdapterCounters, name: &str) -> impl Iterator<Item = String> {
+    let refused = counters.connections_refused.load(Ordering::Relaxed);
+    let unjudged = counters.unjudged.load(Ordering::Relaxed);
+    let refused = (refused > 0).then(|| {
+        let connections = counted(refused, "connection");
+        format!("not let in by {name}: {connections}; keep them open, or raise connections.max or .per_user")
+    });
+    let unjudged = (unjudged > 0).then(|| {
+        let requests = counted(unjudged, "request");
+        format!("not judged by {name}: {requests}; they pass unless their clients refuse; the log says why")
+    });
+    refused.into_iter().chain(unjudged)
+}
+
+/// In the order of their counters.
+const ADAPTERS: [&str; 3] = ["HTTP", "RESP", "Envoy"];
 
 /// Warns of files of the state directory that the start could not use.
 fn of_state(state: &SnapshotStatus) -> impl Iterator<Item = String> + '_ {

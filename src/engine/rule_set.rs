@@ -460,16 +460,22 @@ impl InForce {
         let first =
             |names: &[&str]| names.iter().take(NAMES_SHOWN).map(|name| shown(name)).collect::<Vec<_>>();
         let listed = |names: &[&str]| first(names).join(", ");
-        let names: Vec<&str> = attributes.iter().map(|(name, _)| *name).collect();
-        let with = if names.is_empty() { "without attributes" } else { &format!("with {}", listed(&names)) };
-        let text = format!("no rule of {} matches a request {with}", shown(domain));
+        let (empty, given): (Vec<_>, Vec<_>) = attributes.iter().partition(|(_, value)| value.is_empty());
+        let [empty, given] = [empty, given].map(|of| of.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        let with = if given.is_empty() { "without attributes" } else { &format!("with {}", listed(&given)) };
+        let empty = if empty.is_empty() { "" } else { &format!(" (empty: {})", listed(&empty)) };
+        let text = format!("no rule of {} matches a request {with}{empty}", shown(domain));
         let of = self.0.find_or_unlimited(domain);
-        let counts_work = |rule: &Rule| matches!(rule.limit.quota(), Some(Quota::Concurrency(_)));
-        let mut of_work = of.domain.rules().iter().zip(0..).filter(|(rule, _)| counts_work(rule));
-        let matches =
-            |(rule, number): &(&Rule, u32)| of.domain.why_not(*number, rule.mode, attributes).is_none();
-        if let Some((rule, _)) = of_work.find(matches) {
-            return format!("{text} but {}, of work in progress: use ACQUIRE in place of HIT", rule.name);
+        let mut rules = of.domain.rules().iter().zip(0..).zip(of.modes());
+        let matching =
+            rules.find(|((_, number), mode)| of.domain.why_not(*number, *mode, attributes).is_none());
+        if let Some(((rule, _), _)) = matching {
+            let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
+            let why = match rule.limit.quota() {
+                Some(Quota::Concurrency(_)) => "of work in progress: use ACQUIRE in place of HIT",
+                _ => &format!("which counts {}, and the cost has none", shown(unit)),
+            };
+            return format!("{text} but {}, {why}", rule.name);
         }
         let (unused, used) = (of.domain.unused(attributes), of.domain.attribute_names());
         let near = unused.iter().find_map(|name| nearest(name, used.iter().copied(), TYPO));

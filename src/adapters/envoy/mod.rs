@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code as GrpcCode, Status};
 use tonic_prost::ProstCodec;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::handler::{AdapterPeer, BODY_PATIENCE};
 use super::link::SharedLink;
@@ -114,8 +114,12 @@ struct GrpcHealth;
 impl EnvoyHandler {
     async fn answer(&self, request: Request<Incoming>) -> GrpcReply {
         self.was_asked.store(true, Ordering::Relaxed);
+        let is_check = request.uri().path() == LIMIT_PATH;
         self.route(request).await.unwrap_or_else(|status| {
             self.state.counters.count(AnswerKind::Rejected);
+            if is_check {
+                self.state.report_unjudged(status.message());
+            }
             status.into_http()
         })
     }
@@ -172,7 +176,6 @@ impl EnvoyHandler {
             let message = format!(
                 "a request has at most {DESCRIPTORS_MAX} descriptors, of at most {ENTRIES_MAX} entries in all"
             );
-            warn!("{NOT_JUDGED}: {message}");
             return Err(Status::invalid_argument(message));
         }
         let request = Request::from_parts(head, Full::new(body));
@@ -188,7 +191,7 @@ impl EnvoyHandler {
             Ok(_) => AnswerKind::Allowed,
             Err(status) if status.code() == GrpcCode::Unavailable => AnswerKind::Degraded,
             Err(status) => {
-                warn!("{NOT_JUDGED}: {}", status.message());
+                self.state.report_unjudged(status.message());
                 AnswerKind::Rejected
             }
         });
@@ -249,8 +252,6 @@ async fn read(
     let late = |_| Status::deadline_exceeded("the request did not arrive in time");
     tokio::time::timeout(BODY_PATIENCE, read).await.map_err(late)?
 }
-
-const NOT_JUDGED: &str = "a request of Envoy was not judged, and passes unless its filter denies";
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

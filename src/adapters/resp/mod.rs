@@ -56,8 +56,8 @@ impl RespConnection {
                         }
                     }
                     Err(Unsplit::More) if rest.len() <= COMMAND_BYTES_MAX => break stop.is_cancelled(),
-                    Err(Unsplit::More) => break self.reply(Err("ERR it is above 64 KiB".to_owned())),
-                    Err(Unsplit::Broken(fault)) => break self.reply(Err(fault.to_owned())),
+                    Err(Unsplit::More) => break self.reply(true, Err(TOO_LONG.to_owned())),
+                    Err(Unsplit::Broken(fault)) => break self.reply(true, Err(fault.to_owned())),
                 }
             };
             self.send_replies(&mut socket).await?;
@@ -81,11 +81,14 @@ impl RespConnection {
         Ok(())
     }
 
-    /// Adds a reply. Returns whether it is the last: it is an error.
-    fn reply(&mut self, answer: Result<String, String>) -> bool {
+    /// Adds a reply, of a request (`is_check`) or of another command. Returns whether it is the last: it is an error.
+    fn reply(&mut self, is_check: bool, answer: Result<String, String>) -> bool {
         let is_error = answer.is_err();
         self.replies += &answer.unwrap_or_else(|message| {
             self.handler.state.counters.count(AnswerKind::Rejected);
+            if is_check {
+                self.handler.state.report_unjudged(&message);
+            }
             format!("-{}", message.replace(char::is_control, " "))
         });
         self.replies += "\r\n";
@@ -111,7 +114,8 @@ impl RespConnection {
             (b"COMMAND", _) => Ok("*0".to_owned()),
             _ => Err(format!("ERR this is no command; {HELP}")),
         };
-        self.reply(answer);
+        // Clients send commands of Redis on their own.
+        self.reply([&b"HIT"[..], b"PEEK", b"CL.THROTTLE"].contains(&&*name), answer);
         *name == *b"QUIT"
     }
 
@@ -139,14 +143,15 @@ impl RespConnection {
 
     /// Asks for a decision; the request does not wait.
     async fn check(&self, op: Op, domain: &[u8], pairs: &[&[u8]]) -> Result<String, String> {
-        let (pairs, cost) = match pairs {
+        let (pairs, rest) = pairs.as_chunks();
+        let (costs, pairs): (Vec<&[&[u8]; 2]>, Vec<_>) = pairs.iter().partition(|[key, _]| is(key, "COST"));
+        let cost = match *costs {
+            [] => 1,
             // A cost beyond 64 bits is judged like the largest, and refused for good.
-            [pairs @ .., b"COST", cost] => {
-                (pairs, integer(cost).or_else(|fault| digits_max(cost).ok_or(fault))?)
-            }
-            pairs => (pairs, 1),
+            [[_, cost]] => integer(cost).or_else(|fault| digits_max(cost).ok_or(fault))?,
+            _ => return Err(format!("ERR there is more than one COST; {HELP}")),
         };
-        let ((pairs, []), Ok(cost)) = (pairs.as_chunks(), u64::try_from(cost)) else {
+        let ([], Ok(cost)) = (rest, u64::try_from(cost)) else {
             return Err(format!("ERR a value is missing, or the cost is negative; {HELP}"));
         };
         let pairs = pairs.iter().map(|[key, value]| (text(key), text(value)));
@@ -250,8 +255,8 @@ fn split_command(bytes: &[u8]) -> Result<(Vec<&[u8]>, usize), Unsplit> {
     let line = take_line(&mut rest)?;
     let arguments = match line.strip_prefix(b"*") {
         Some(count) => {
-            let count =
-                0..number(count, ARGUMENTS_MAX, "ERR Protocol error: a command has 0 to 36 arguments")?;
+            let broken = "ERR Protocol error: a command has 0 to 36 arguments";
+            let count = 0..number(count, ARGUMENTS_MAX, broken, broken)?;
             count.map(|_| take_argument(&mut rest)).collect::<Result<_, _>>()?
         }
         None => line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect(),
@@ -262,7 +267,7 @@ fn split_command(bytes: &[u8]) -> Result<(Vec<&[u8]>, usize), Unsplit> {
 fn take_argument<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     let broken = "ERR Protocol error: an argument is `$`, its length, and as many bytes";
     let length = take_line(rest)?.strip_prefix(b"$").ok_or(Unsplit::Broken(broken))?;
-    let length = number(length, COMMAND_BYTES_MAX, broken)?;
+    let length = number(length, COMMAND_BYTES_MAX, broken, TOO_LONG)?;
     let (argument, after) = rest.split_at_checked(length).ok_or(Unsplit::More)?;
     let (end, after) = after.split_at_checked(2).ok_or(Unsplit::More)?;
     *rest = after;
@@ -274,7 +279,7 @@ fn take_line<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     let Some((line, after)) = end.and_then(|end| rest.split_at_checked(end + 1)) else {
         let is_long = rest.len() >= LINE_BYTES_MAX;
         return Err(if is_long {
-            Unsplit::Broken("ERR Protocol error: a line is too long")
+            Unsplit::Broken("ERR Protocol error: a line has at most 4 KiB")
         } else {
             Unsplit::More
         });
@@ -283,9 +288,15 @@ fn take_line<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Unsplit> {
     Ok(line.trim_ascii_end())
 }
 
-fn number(digits: &[u8], max: usize, broken: &'static str) -> Result<usize, Unsplit> {
+fn number(
+    digits: &[u8],
+    max: usize,
+    broken: &'static str,
+    too_large: &'static str,
+) -> Result<usize, Unsplit> {
     let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    number.filter(|number| *number <= max).ok_or(Unsplit::Broken(broken))
+    let fault = if digits_max(digits).is_some() { too_large } else { broken };
+    number.filter(|number| *number <= max).ok_or(Unsplit::Broken(fault))
 }
 
 /// The name, the domain, 16 pairs, and the cost.
@@ -293,6 +304,7 @@ const ARGUMENTS_MAX: usize = 36;
 
 /// Values are shortened to 1 KiB each, and keys are hashed.
 const COMMAND_BYTES_MAX: usize = 64 * 1_024;
+const TOO_LONG: &str = "ERR Protocol error: a command has at most 64 KiB";
 
 /// A length, or a command of a person.
 const LINE_BYTES_MAX: usize = 4 * 1_024;

@@ -27,6 +27,9 @@ fn closes_connections_above_the_limit_of_a_user() {
         refused.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(refused.read(&mut [0; 64]).unwrap_or(0), 0, "closed without an answer");
         assert!(count("") == Some(most.into()) && count("_refused_total") >= Some(1.0), "{adapter}");
+        daemon.await_log(&["WARN", "as its part of `connections.per_user` allows: more are closed", "user="]);
+        let name = if adapter == "envoy" { "Envoy" } else { &adapter.to_uppercase() };
+        has(&daemon.run("status"), &[&format!("not let in by {name}: 1 connection; keep them open")]);
         daemon.greeted().assert_served();
         drop(open);
         wait_until("the places are free", || count("") == Some(0.0));

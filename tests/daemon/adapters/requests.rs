@@ -170,9 +170,9 @@ fn answers_a_client_that_writes_no_more() {
 
 /// Requests and their bodies, the status and words of the error.
 const FAULTS: &[(&str, &str, u16, &str)] = &[
-    ("POST /v1/hit", "", 400, "EOF while parsing"),
+    ("POST /v1/hit", "", 400, "a body is an object of JSON; help: "),
     ("POST /v1/hit", "{", 400, "EOF while parsing an object"),
-    ("POST /v1/hit", "[1]", 400, "line 1 column"),
+    ("POST /v1/hit", r#" ["d"]"#, 400, "a body is an object of JSON; help: "),
     ("POST /v1/hit", "{}", 400, "missing field `domain`"),
     ("POST /v1/hit", r#"{"attribute": {}}"#, 400, "unknown field `attribute`, expected one of `domain`"),
     ("POST /v1/hit", r#"{"attributes": {}, "attributes": {}}"#, 400, "duplicate field `attributes`"),
@@ -240,7 +240,16 @@ fn names_the_fault_of_a_request() {
         400
     );
     let rejected = crate::http::metric(&daemon, "tidegate_http_answers_total{answer=\"rejected\"}");
-    assert_eq!(rejected, Some(table.len() as f64 + 4.0));
+    let faults = table.len() + 4;
+    assert_eq!(rejected, Some(faults as f64));
+    // The log has the place, and no value.
+    daemon.await_log(&[
+        "WARN",
+        "a request by HTTP was not judged, and passes unless",
+        ": expected a string at line 1",
+    ]);
+    assert!(!daemon.log().contains("`7`"), "{}", daemon.log());
+    has(&daemon.run("status"), &[&format!("not judged by HTTP: {faults} requests; they pass unless")]);
 }
 
 #[test]

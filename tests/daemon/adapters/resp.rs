@@ -85,6 +85,7 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "PEEK shop user u1"), hit([0, 2, 2, -1, 0], "per-user", "allow"));
     assert_eq!(cli(&daemon, "HIT shop user u1 COST 2"), hit([0, 2, 0, -1, 3_600], "per-user", "allow"));
     assert_eq!(cli(&daemon, "hit shop user u1"), hit([1, 2, 0, 3_600, 3_600], "per-user", "limit"));
+    assert_eq!(cli(&daemon, "hit shop cost 2 user u3"), hit([0, 2, 0, -1, 3_600], "per-user", "allow"));
     assert_eq!(cli(&daemon, "HIT shop user u2 COST 3"), hit([1, 2, 2, -1, 0], "per-user", "limit"));
     assert_eq!(cli(&daemon, "HIT shop agent bot"), hit([1, -1, -1, -1, -1], "bots", "deny"));
     assert_eq!(cli(&daemon, "HIT nowhere"), hit([0, -1, -1, -1, -1], "", "allow"));
@@ -103,7 +104,7 @@ fn answers_redis_cli() {
     assert_eq!(cli(&daemon, "HELLO 3")[0], "1# proto => (integer) 3");
     let count =
         |answer: &str| metric(&daemon, &format!("tidegate_resp_answers_total{{answer=\"{answer}\"}}"));
-    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(7.0), Some(5.0), Some(0.0)]);
+    assert_eq!(["allowed", "refused", "rejected"].map(count), [Some(8.0), Some(5.0), Some(0.0)]);
     assert!(!daemon.log().contains("user123"), "{}", daemon.log());
 }
 
@@ -154,6 +155,7 @@ fn names_the_fault_of_a_command() {
         ("CLIENT LIST", "-ERR this is no command"),
         ("HIT shop user", "-ERR a value is missing, or the cost is negative; help: HIT "),
         ("HIT shop user u1 COST -1", "-ERR a value is missing, or the cost is negative; help: HIT "),
+        ("HIT shop COST 1 user u1 Cost 1", "-ERR there is more than one COST; help: HIT "),
         ("HIT shop user u1 COST many", "-ERR a number is not an integer; help: HIT "),
         ("HIT shop a:b v", "-ERR an attribute key in descriptors must be a name: "),
         ("HIT a/b", "-ERR domain must be a name: "),
@@ -190,6 +192,7 @@ fn names_the_fault_of_a_command() {
     stream.write_all(b"QUIT\r\n").unwrap();
     assert_eq!(read_all(&mut stream).lines().count(), stays.len() + 1, "the connection stays");
     let long = |length: usize| "x".repeat(length);
+    let too_long = "*1\r\n$65537\r\n".to_owned();
     let closes = [
         "*x\r\n".to_owned(),
         "*-1\r\n".to_owned(),
@@ -197,7 +200,7 @@ fn names_the_fault_of_a_command() {
         "*99999999999999999999\r\n".to_owned(),
         "*1\r\n:1\r\n".to_owned(),
         "*1\r\n$-1\r\n".to_owned(),
-        "*1\r\n$65537\r\n".to_owned(),
+        too_long.clone(),
         "*1\r\n$4\r\nPINGPONG".to_owned(),
         format!("*2\r\n$40000\r\n{}\r\n$40000\r\n{}", long(40_000), long(30_000)),
         long(4_096),
@@ -209,13 +212,19 @@ fn names_the_fault_of_a_command() {
         let answer = read_all(&mut stream);
         assert!(answer.starts_with("-ERR ") && answer.matches('\n').count() == 1, "{bytes:.60}: {answer}");
     }
+    assert_eq!(say(&daemon, too_long.as_bytes()), "-ERR Protocol error: a command has at most 64 KiB\r\n");
     // What is half is not answered.
     for half in ["", "PING", "*1\r\n", "*1\r\n$4\r\nPING", "*1\r\n$4\r\nPING\r"] {
         assert_eq!(say(&daemon, half.as_bytes()), "", "{half:?}");
     }
     let rejected = metric(&daemon, "tidegate_resp_answers_total{answer=\"rejected\"}");
-    assert_eq!(rejected, Some((2 * stays.len() + closes.len()) as f64));
+    assert_eq!(rejected, Some((2 * stays.len() + closes.len() + 1) as f64));
     daemon.greeted().assert_served();
+    daemon.await_log(&[
+        "WARN",
+        "by RESP was not judged, and passes unless its application refuses: ERR a value is missing",
+    ]);
+    has(&daemon.run("status"), &["not judged by RESP: ", " requests; they pass unless their clients refuse"]);
 }
 
 /// Thousands of commands in one write are answered in order; a client that does not read is closed, and no other waits.

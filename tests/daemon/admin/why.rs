@@ -297,6 +297,18 @@ fn notes_say_that_a_request_is_not_limited() {
     assert_eq!(status["unknown_domains"], json!(["ap"]));
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("not limited: 2 requests; no domain `ap`; there is only api"), "{warnings}");
+    for (attributes, cost, words) in [
+        (json!([["user", ""]]), json!(1), "without attributes (empty: `user`); `tidegate why"),
+        (
+            json!([["user", "u"]]),
+            json!({"tokens": 1}),
+            "with `user` but per-user, which counts `requests`, and the cost has none",
+        ),
+    ] {
+        let daemon = started();
+        daemon.greeted().ask(&json!([3, 1, "api", attributes, cost]));
+        daemon.await_log(&["not limited: no rule of `api` matches a request ", words]);
+    }
     // Nor does a connection hide a domain that loses its rules.
     let rules = RULES.replacen("domain: api", "domain: apx", 1);
     std::fs::write(daemon.plan.path("rules/api.yaml"), rules).unwrap();
