@@ -179,7 +179,6 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     discard_rest(&mut socket).await;
 }
 
-            permit.state.report_unjudged("its head is above 64 KiB");
 /// Reads what the peer still writes, so that it receives the answer and no error: to a proxy an error may mean that
 /// requests pass.
 async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
