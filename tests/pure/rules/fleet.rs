@@ -157,8 +157,8 @@ fn on_miss_setting_decides_requests_without_permit() {
     assert!(quota("max: 40, scope: fleet").may_wait());
     assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_wait());
     assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_wait());
-    let patient = quota("max: 40, scope: fleet, fleet: {wait: 20ms}");
-    assert_eq!(patient.patience(), std::time::Duration::from_millis(20));
+    let patient = quota("max: 40, scope: fleet, fleet: {wait: 12ms}");
+    assert_eq!(patient.patience(), std::time::Duration::from_millis(12));
     assert_ne!(patient, quota("max: 40, scope: fleet"));
 }
 
