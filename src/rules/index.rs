@@ -184,11 +184,9 @@ impl<T: Copy> FirstMatch<T> {
         candidates.take(&anchored.always);
         for (attribute, value) in selection.values.iter().filter(|(_, value)| !value.is_empty()) {
             // Attributes that came later have no anchors here.
-            anchored
-                .anchors
-                .get(*attribute)
-                .into_iter()
-                .for_each(|anchors| candidates.take_anchored(anchors, value));
+            if let Some(anchors) = anchored.anchors.get(*attribute) {
+                candidates.take_anchored(anchors, value);
+            }
         }
         let entries =
             numbers.into_iter().filter_map(|number| Some((number, self.list.get(number as usize)?)));

@@ -112,5 +112,5 @@ impl Network {
     }
 }
 
-/// Number of a command whose reply nobody awaits.
+/// The number of a command whose reply is not awaited.
 pub(crate) const STRAY: u64 = 0;
