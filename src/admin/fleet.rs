@@ -119,13 +119,12 @@ pub(super) fn fleet_rules(
 ) -> Vec<FleetRuleStatus> {
     let (budgets, permits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
     let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitTotals>)> = HashMap::new();
-    for (number, budget) in budgets.iter() {
-        let (counts, _) = by_rule.entry(&*budget.rule).or_default();
-        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
+    let counts = |rule_number| fleet.rules.get(&rule_number).copied().unwrap_or_default();
+    for budget in budgets.values() {
+        by_rule.insert(&budget.rule, (counts(budget.rule_number), None));
     }
     for (number, limit) in permits.iter() {
-        let (counts, places) = by_rule.entry(&*limit.rule).or_default();
-        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
+        let (_, places) = by_rule.entry(&*limit.rule).or_insert_with(|| (counts(limit.rule_number), None));
         let (places, sum) = (places.get_or_insert_default(), sums.get(number).copied().unwrap_or_default());
         places.held += sum.held;
         places.in_use += sum.in_use;

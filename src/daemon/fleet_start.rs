@@ -15,7 +15,7 @@ use crate::engine::{Engine, HashKey};
 use crate::fleet::identity::Identity;
 use crate::fleet::overrides::OverridesDocument;
 use crate::fleet::secrets::{OverridesKey, SecretDigest};
-use crate::fleet::task::{FleetHandle, StoreIdentity, SyncPlan};
+use crate::fleet::task::{FleetHandle, StoreMembership, SyncPlan};
 use crate::host::read_machine_marks;
 use crate::state::{StateFile, read_small, write_whole};
 use crate::sys;
@@ -51,12 +51,14 @@ fn join_redis(
     link.check().map_err(|wrong| format!("`redis` of the settings: {wrong}"))?;
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
+    let versions = taken.own_directory().map(|directory| directory.path.join(VERSIONS_FILE));
+    let versions = versions.and_then(|path| read_small(&path, VERSIONS_BYTES_MAX));
     let status = taken.engine.join_fleet(hash_key(&secret));
     status.set_hosts_at_least(hosts_at_least);
     let overrides_key = OverridesKey::of_secret(secret.bytes());
     restore_overrides(&overrides_key, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
-    Ok(SyncPlan { status, link, identity, marks, secret, overrides_key, keep })
+    Ok(SyncPlan { status, link, identity, marks, secret, overrides_key, versions, keep })
 }
 
 /// Starts the sync task. Redis need not be reachable.
@@ -88,7 +90,7 @@ fn restore_overrides(key: &OverridesKey, taken: &mut RestoredState) {
 fn identity(
     taken: &mut RestoredState,
     marks: &[Vec<u8>],
-) -> Result<(Identity, Option<StoreIdentity>), String> {
+) -> Result<(Identity, Option<StoreMembership>), String> {
     let random = sys::random_bytes().map_err(|error| format!("no random numbers: {error}"))?;
     let Some(directory) = taken.own_directory() else { return Ok((Identity::fresh(marks, random), None)) };
     let path = directory.path.join("fleet-identity");
@@ -97,9 +99,12 @@ fn identity(
     if kept.is_some() && identity.is_new() {
         info!("the stored identity of this host is of another machine, or damaged: it gets a new one");
     }
-    let file = path.clone();
-    let keep: StoreIdentity = Arc::new(move |bytes| write_whole(&file, bytes));
-    match keep(&identity.to_bytes()) {
+    let (file, versions_file) = (path.clone(), directory.path.join(VERSIONS_FILE));
+    let keep: StoreMembership = Arc::new(move |identity, versions| {
+        write_whole(&file, identity)?;
+        write_whole(&versions_file, versions)
+    });
+    match write_whole(&path, &identity.to_bytes()) {
         Ok(()) => Ok((identity, Some(keep))),
         Err(error) => {
             let help = "make its directory, writable for the daemon's user: the identity is stored within a minute then";
@@ -108,6 +113,12 @@ fn identity(
         }
     }
 }
+
+/// The newest versions of the rules' numbers, beside the identity.
+const VERSIONS_FILE: &str = "fleet-versions";
+
+/// The versions of a hundred thousand rules.
+const VERSIONS_BYTES_MAX: u64 = 8 << 20;
 
 /// Far more than an identity has.
 const IDENTITY_BYTES_MAX: u64 = 1_024;

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::control::{KeyError, NamedKey, RuleName};
 use super::digest::{Digest, HashKey, Salt};
-use super::rule_set::share_tag_and_salt;
+use super::rule_set::{is_shared, share_tag_and_salt};
 use super::shards::{DueShards, Shard};
 use super::sync::Mutex;
 use super::tag::Tag;
@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::{Quota, share};
 use crate::rules::Domain;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 pub use crate::limit::share::{
@@ -46,20 +46,25 @@ impl SharedKey {
     }
 }
 
-/// A fleet budget.
+/// The quota of a fleet rule for some of its keys: of one entry, or of several with equal numbers.
 #[derive(Clone, Debug)]
 pub struct FleetBudget {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
+    /// The number of the rule, equal on all hosts with the same secret.
+    pub rule_number: u64,
     /// The quota of all hosts together.
     pub quota: share::ShareQuota,
+    /// Whether an entry of the rules in force has this quota. Keys that were last used under the rules before may still be in
+    /// sync under those.
+    pub is_in_force: bool,
     /// Separates the states of its keys from incomparable ones.
     states: (Tag, Salt),
 }
 
 impl FleetBudget {
-    /// The digest of the state of a key.
-    fn state(&self, key: &SharedKey) -> Digest {
+    /// The digest of the state of a key: the same for all budgets of its rule with comparable states.
+    pub fn state(&self, key: &SharedKey) -> Digest {
         let (tag, salt) = self.states;
         key.digest.with_tag_and_salt(tag, salt)
     }
@@ -70,6 +75,8 @@ impl FleetBudget {
 pub struct FleetConcurrencyLimit {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
+    /// The number of the rule, equal on all hosts with the same secret.
+    pub rule_number: u64,
     /// The quota of all hosts together.
     pub quota: ConcurrencyQuota,
 }
@@ -92,7 +99,7 @@ pub struct HostShare {
 #[derive(Debug, Default)]
 pub(super) struct FleetMembership {
     pub(super) joined: OnceLock<JoinedFleet>,
-    /// The fleet budgets of the rules in force, by number.
+    /// The fleet budgets of the rules in force and of those before, by number.
     budgets: Mutex<Arc<HashMap<u64, FleetBudget>>>,
     /// The fleet concurrency limits of the rules in force, by number.
     pub(super) concurrency_limits: Mutex<Arc<HashMap<u64, FleetConcurrencyLimit>>>,
@@ -118,43 +125,71 @@ impl FleetMembership {
         self.joined.get().is_some()
     }
 
+    fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
+        Arc::clone(&self.budgets.lock())
+    }
+
     /// Registers the fleet budgets and concurrency limits of rules before they are installed.
     pub(super) fn register_limits(&self, domains: &[Arc<Domain>], own: &HashKey) {
         let Some(joined) = self.joined.get() else { return };
-        let mut budgets = HashMap::new();
+        let mut budgets: HashMap<u64, FleetBudget> = HashMap::new();
         let mut limits = HashMap::new();
-        for domain in domains {
-            for rule in domain.rules() {
-                for (number, allowance) in rule.limit.allowances.iter().enumerate() {
-                    let numbered = || {
-                        let rule: Arc<str> = format!("{}/{}", domain.name(), rule.name).into();
-                        (budget_number(&joined.key, &rule, number), rule)
-                    };
-                    match allowance.as_ref().map(|it| &it.quota) {
-                        Some(Quota::FleetBudget(quota)) => {
-                            let (budget, rule) = numbered();
-                            quota.join(&joined.status, budget);
-                            let (states, quota) = (share_tag_and_salt(quota, own), (**quota).clone());
-                            budgets.insert(budget, FleetBudget { rule, quota, states });
-                        }
-                        Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
-                            let (budget, rule) = numbered();
-                            quota.join(&joined.status, budget);
-                            limits.insert(budget, FleetConcurrencyLimit { rule, quota: quota.clone() });
-                        }
-                        _ => {}
+        let mut rules = HashSet::new();
+        for (domain, rule) in
+            domains.iter().flat_map(|domain| domain.rules().iter().map(move |rule| (domain, rule)))
+        {
+            if !is_shared(rule) {
+                continue;
+            }
+            let name: Arc<str> = format!("{}/{}", domain.name(), rule.name).into();
+            let rule_number = joined.number(&name, "");
+            rules.insert(rule_number);
+            for (entry, allowance) in rule.limit.allowances.iter().enumerate() {
+                match allowance.as_ref().map(|it| &it.quota) {
+                    Some(Quota::FleetBudget(quota)) => {
+                        // By its numbers, not by its entry: an entry may move when another is added or removed.
+                        let number = joined.number(&name, &describe_numbers(quota));
+                        quota.join(&joined.status, number);
+                        let (states, rule) = (share_tag_and_salt(quota, own), Arc::clone(&name));
+                        let quota = (**quota).clone();
+                        budgets.insert(
+                            number,
+                            FleetBudget { rule, rule_number, quota, is_in_force: true, states },
+                        );
                     }
+                    Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
+                        let number = joined.number(&name, &entry.to_string());
+                        quota.join(&joined.status, number);
+                        let (rule, quota) = (Arc::clone(&name), quota.clone());
+                        limits.insert(number, FleetConcurrencyLimit { rule, rule_number, quota });
+                    }
+                    _ => {}
                 }
             }
+        }
+        let before = self.fleet_budgets();
+        for (number, budget) in
+            before.iter().filter(|(_, it)| it.is_in_force && rules.contains(&it.rule_number))
+        {
+            budgets.entry(*number).or_insert_with(|| FleetBudget { is_in_force: false, ..budget.clone() });
         }
         *self.budgets.lock() = Arc::new(budgets);
         *self.concurrency_limits.lock() = Arc::new(limits);
     }
 }
 
-/// The number of the budget of one allowance of a rule: equal on all hosts with the same secret.
-fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
-    key.for_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
+impl JoinedFleet {
+    /// The number of a rule or of one of its budgets: equal on all hosts with the same secret.
+    fn number(&self, rule: &str, budget: &str) -> u64 {
+        self.key.for_rule(rule, budget, "budget").digest_bytes(b"").hash()
+    }
+}
+
+/// Describes the numbers of a budget: equal for equal ones of a rule.
+fn describe_numbers(quota: &share::ShareQuota) -> String {
+    let (bucket, window) = (quota.bucket(), quota.window());
+    let window = window.map(|window| format!("{window:?}")).unwrap_or_default();
+    format!("{}/{} {} {window}", bucket.rate().count(), bucket.rate().period_nanos(), bucket.burst())
 }
 
 /// Keys of one shard that wait for a sync.
@@ -184,9 +219,9 @@ impl Engine {
         Arc::clone(&self.fleet.joined.get_or_init(joined).status)
     }
 
-    /// The fleet budgets of the rules in force, by number.
+    /// The fleet budgets of the rules in force, and those of the rules before that they no longer have, by number.
     pub fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
-        Arc::clone(&self.fleet.budgets.lock())
+        self.fleet.fleet_budgets()
     }
 
     /// Takes the keys that requested a sync since the last call.
@@ -253,7 +288,8 @@ impl Engine {
         let digest = self.find_key(rule, key.into())?.tagged(Tag::NONE);
         let rule = rule.to_string();
         let budgets = self.fleet_budgets();
-        let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
+        let mut of_rule: Vec<_> =
+            budgets.iter().filter(|(_, it)| it.is_in_force && *it.rule == *rule).collect();
         // For a key without state its budget among those of the rule is unknown: show the largest.
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.bucket().burst()));
         let here = of_rule.into_iter().map(|(number, budget)| {
@@ -341,9 +377,9 @@ impl Engine {
 /// Queued keys per shard: some thousand come in a hundredth of a second.
 const SYNC_QUEUE_MAX: usize = 4_096;
 
-/// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
+/// By key, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
-pub(super) struct RefundTimes(Mutex<HashMap<SharedKey, u64>>);
+pub(super) struct RefundTimes(Mutex<HashMap<Digest, u64>>);
 
 impl RefundTimes {
     /// Records the payment time of returned tokens; zero for other budgets than windows.
@@ -352,16 +388,16 @@ impl RefundTimes {
             return;
         }
         let mut returned = self.0.lock();
-        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(key) {
+        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(&key.digest) {
             return;
         }
-        let paid = returned.entry(*key).or_insert(paid_us);
+        let paid = returned.entry(key.digest).or_insert(paid_us);
         *paid = paid_us.min(*paid);
     }
 
     /// Takes the earliest payment time of the tokens returned now.
     pub(super) fn take_refund_time(&self, key: &SharedKey) -> Option<u64> {
-        self.0.lock().remove(key)
+        self.0.lock().remove(&key.digest)
     }
 }
 

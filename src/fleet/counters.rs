@@ -52,7 +52,8 @@ pub struct FleetView {
     pub keys: usize,
     pub cells_per_second: u64,
     pub nodes: Vec<NodeStatus>,
-    pub budgets: HashMap<u64, BudgetCounters>,
+    /// By the number of a rule.
+    pub rules: HashMap<u64, BudgetCounters>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ mod demand;
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastReply, TOKEN};
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
+use crate::engine::{Digest, FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
 
@@ -44,7 +44,12 @@ pub(super) struct Pace {
 
 #[derive(Debug, Default)]
 pub(super) struct KeySync {
+    /// With the budget under which it was used last.
     pub(super) key: SharedKey,
+    /// The digest of its state, which all budgets of its rule with comparable states share.
+    pub(super) state: Digest,
+    /// The number of its rule.
+    pub(super) rule: u64,
     /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<CellReport>,
     sent_at: Option<Timestamp>,
@@ -96,10 +101,18 @@ pub(super) enum NextAction {
 }
 
 impl KeySync {
-    pub(super) fn new(key: SharedKey, now: Timestamp) -> KeySync {
-        let token_takes = EVERY;
-        let (heaviest, measured) = ((0, now), (0, now));
-        KeySync { key, token_takes, heaviest, measured, busy: now, due: now, ..KeySync::default() }
+    pub(super) fn new(key: SharedKey, budget: &FleetBudget, now: Timestamp) -> KeySync {
+        KeySync {
+            key,
+            state: budget.state(&key),
+            rule: budget.rule_number,
+            token_takes: EVERY,
+            heaviest: (0, now),
+            measured: (0, now),
+            busy: now,
+            due: now,
+            ..KeySync::default()
+        }
     }
 
     /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.

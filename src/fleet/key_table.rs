@@ -1,8 +1,8 @@
-//! The table of per-key sync state, by key and in order of due time.
+//! The table of per-key sync state, by the state on this host and in order of due time.
 
 use super::key_sync::KeySync;
 use crate::clock::Timestamp;
-use crate::engine::SharedKey;
+use crate::engine::Digest;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 pub(super) struct KeyTable {
     entries: Slab<KeySync>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
-    by_key: HashMap<([u8; 16], u64), usize, FixedState>,
+    by_state: HashMap<Digest, usize, FixedState>,
     /// Rescheduled entries occur more than once; the entry's own due time decides.
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
@@ -52,8 +52,9 @@ impl KeyTable {
         self.entries.get_mut(number).filter(|entry| entry.key.name() == *key)
     }
 
-    pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
-        self.by_key.get(&(key.name(), key.budget())).copied()
+    /// Finds the entry of a state of this host.
+    pub(super) fn find(&self, state: &Digest) -> Option<usize> {
+        self.by_state.get(state).copied()
     }
 
     /// The numbers of all entries, in ascending order.
@@ -61,17 +62,18 @@ impl KeyTable {
         self.entries.iter().map(|(number, _)| number).collect()
     }
 
-    pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
-        let number = self.entries.insert(KeySync::new(key, now));
-        self.by_key.insert((key.name(), key.budget()), number);
+    pub(super) fn open(&mut self, entry: KeySync) -> usize {
+        let state = entry.state;
+        let number = self.entries.insert(entry);
+        self.by_state.insert(state, number);
         number
     }
 
-    /// Closes an entry. Returns its budget's number, if the entry was open.
-    pub(super) fn close(&mut self, number: usize) -> Option<u64> {
-        let key = self.entries.try_remove(number)?.key;
-        self.by_key.remove(&(key.name(), key.budget()));
-        Some(key.budget())
+    /// Closes an entry and returns it, if it was open.
+    pub(super) fn close(&mut self, number: usize) -> Option<KeySync> {
+        let entry = self.entries.try_remove(number)?;
+        self.by_state.remove(&entry.state);
+        Some(entry)
     }
 
     pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {

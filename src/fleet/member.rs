@@ -54,6 +54,11 @@ impl HostMember {
         self.host_count.update(hosts, now);
     }
 
+    /// Takes the versions that the process before has stored, before the first tick. Returns false if they are damaged.
+    pub fn restore_versions(&mut self, stored: &[u8]) -> bool {
+        self.sync.versions.restore(stored)
+    }
+
     /// Adopts the budgets of the rules in force if they changed.
     pub fn take_budgets(&mut self) {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
@@ -69,19 +74,19 @@ impl HostMember {
         !self.sync.budgets.is_empty() || !self.permits.limits.is_empty()
     }
 
-    /// The counters of every budget and limit that was synced or whose version is known, by its number.
+    /// The counters of every rule that was synced or whose version is known, by its number.
     pub fn counters(&self, now: Timestamp) -> HashMap<u64, BudgetCounters> {
         let synced = self.sync.tallies(now).chain(self.permits.tallies(now));
         let mut counters: HashMap<u64, BudgetCounters> = synced.collect();
-        for (budget, version) in self.sync.versions.all() {
-            let counters = counters.entry(budget).or_default();
+        for (rule, version) in self.sync.versions.all() {
+            let counters = counters.entry(rule).or_default();
             counters.is_outdated = counters.version > version;
             counters.version = counters.version.max(version);
         }
         counters
     }
 
-    /// Asks for unknown versions of budgets.
+    /// Asks for unknown versions of rules.
     pub fn ask_versions(&mut self, out: &mut Vec<ScriptCommand>) {
         if self.status.is_redis_reachable() {
             let due = std::iter::from_fn(|| self.sync.versions.next()).take(VERSIONS_AT_ONCE);

@@ -20,7 +20,7 @@ use super::wire::{ReplyReader, ScriptWriter};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetConcurrencyLimit, PermitReply, SharedKey};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +114,8 @@ pub struct PermitSync {
 struct KeyPermits {
     /// With the limit that holds now: leases under an override are members of the same set.
     key: SharedKey,
+    /// The number of its rule.
+    rule: u64,
     /// Members of this host in Redis.
     held: Vec<u32>,
     /// Members to remove with the next command.
@@ -208,7 +210,8 @@ impl PermitSync {
     }
 
     pub(super) fn set_limits(&mut self, limits: Arc<HashMap<u64, FleetConcurrencyLimit>>) {
-        self.tallies.keep(|budget| limits.contains_key(&budget));
+        let rules: HashSet<u64> = limits.values().map(|limit| limit.rule_number).collect();
+        self.tallies.keep(|rule| rules.contains(&rule));
         self.limits = limits;
     }
 
@@ -231,12 +234,14 @@ impl PermitSync {
         let closed_until = self.closed_until.get(&self.buckets.of(&key.name()));
         let is_open = closed_until.is_none_or(|until| now.at >= *until);
         let has_room = self.keys.contains_key(&key.name()) || self.keys.len() < KEYS_MAX;
-        if !is_open || !has_room || !self.limits.contains_key(&key.budget()) {
+        let Some(rule) =
+            self.limits.get(&key.budget()).filter(|_| is_open && has_room).map(|it| it.rule_number)
+        else {
             self.unanswered.push((key, count));
             return;
-        }
+        };
         self.engine.create_permits(&key, now);
-        self.open(key).requested += count;
+        self.open(key, rule).requested += count;
         self.due.push(key);
     }
 
@@ -283,13 +288,14 @@ impl PermitSync {
             return Vec::new();
         }
         let (needed, key) = self.engine.report_permits(&key, now).unwrap_or((0, key));
-        let Some(max) = self.limits.get(&key.budget()).map(|limit| limit.quota.max()) else {
+        let limit = self.limits.get(&key.budget());
+        let Some((rule, max)) = limit.map(|limit| (limit.rule_number, limit.quota.max())) else {
             return Vec::new();
         };
         if known.is_none() && (needed == 0 || self.keys.len() >= KEYS_MAX) {
             return Vec::new();
         }
-        let permits = self.open(key);
+        let permits = self.open(key, rule);
         let requests = permits.requests(needed, max, now.at);
         let (renew_at, is_idle) = (permits.renew_at, permits.is_idle());
         if requests.iter().any(|request| request.is_whole) {
@@ -320,7 +326,7 @@ impl PermitSync {
     fn settle(&mut self, request: &PermitRequest, result: KeyPermitReply, sent_at: Timestamp, now: Now) {
         let Some(permits) = self.keys.get_mut(&request.key) else { return };
         let key = permits.key;
-        self.tallies.record_permits(key.budget(), now.at);
+        self.tallies.record_permits(permits.rule, now.at);
         permits.in_flight = permits.in_flight.saturating_sub(1);
         let added = usize::try_from(result.added.unwrap_or(0)).unwrap_or(0).min(request.wanted.len());
         let (new, refused) = request.wanted.split_at(added);
@@ -379,23 +385,19 @@ impl PermitSync {
         self.buckets.has_commands()
     }
 
-    fn open(&mut self, key: SharedKey) -> &mut KeyPermits {
+    fn open(&mut self, key: SharedKey, rule: u64) -> &mut KeyPermits {
         let tallies = &mut self.tallies;
         let permits = self.keys.entry(key.name()).or_insert_with(|| {
-            tallies.opens(key.budget());
-            KeyPermits { key, ..KeyPermits::default() }
+            tallies.opens(rule);
+            KeyPermits { rule, ..KeyPermits::default() }
         });
-        if permits.key != key {
-            tallies.closes(permits.key.budget());
-            tallies.opens(key.budget());
-            permits.key = key;
-        }
+        permits.key = key;
         permits
     }
 
     fn close(&mut self, key: &SharedKey) {
         if let Some(permits) = self.keys.remove(&key.name()) {
-            self.tallies.closes(permits.key.budget());
+            self.tallies.closes(permits.rule);
             self.unanswered.push((permits.key, permits.requested + permits.wanted));
         }
     }

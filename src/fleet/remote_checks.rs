@@ -227,9 +227,8 @@ impl PendingChecks {
                 limits.get(&need.key.budget())?;
                 continue;
             }
-            let number = need.key.budget();
-            let budget: &FleetBudget = budgets.get(&number)?;
-            let cell_quota = cell_quota(budget, sync.versions.newest(number))?;
+            let budget: &FleetBudget = budgets.get(&need.key.budget())?;
+            let cell_quota = cell_quota(budget, sync.versions.of(budget))?;
             let key = need.key.name();
             let known_age_us = self.last_replies.get(&key).and_then(|last_reply| last_reply.age_us(now.at));
             let window = cell_window(budget, sync.clock.unix_us(now));

@@ -6,7 +6,7 @@ mod answered;
 use super::cell::{CellReply, CellRequest, TOKEN};
 use super::command::{Batches, Bucket, Buckets, Host, ScriptCommand, SyncBatch};
 use super::host_count::Absence;
-use super::key_sync::{self, NextAction, Pace};
+use super::key_sync::{self, KeySync, NextAction, Pace};
 use super::key_table::KeyTable;
 use super::rng::Rng;
 use super::round_trip::RoundTrip;
@@ -15,7 +15,7 @@ use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,14 +119,20 @@ impl Sync {
     }
 
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
-        self.tallies.keep(|budget| budgets.contains_key(&budget));
+        let rules: HashSet<u64> = budgets.values().map(|budget| budget.rule_number).collect();
+        self.tallies.keep(|rule| rules.contains(&rule));
         self.versions.set(&budgets);
         self.budgets = budgets;
     }
 
+    /// The entry of a key, under whichever budget of its rule it was used last.
+    fn find(&self, key: &SharedKey) -> Option<usize> {
+        self.key_table.find(&self.budgets.get(&key.budget())?.state(key))
+    }
+
     /// The level of a key in the last reply, µtok; 0 if none came.
     pub(super) fn level(&self, key: &SharedKey) -> i64 {
-        self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
+        self.find(key).map_or(0, |number| self.key_table.entry(number).level)
     }
 
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
@@ -167,8 +173,8 @@ impl Sync {
     /// Records the number of hosts that Redis counts as alive. Asks again for versions of which cells have newer ones.
     pub fn set_alive(&mut self, alive: u32, now: Timestamp) {
         self.absence.counted(alive, now);
-        for (budget, counters) in self.tallies.each(now) {
-            self.versions.record_seen(budget, counters.version);
+        for (rule, counters) in self.tallies.each(now) {
+            self.versions.record_seen(rule, counters.version);
         }
     }
 
@@ -209,18 +215,20 @@ impl Sync {
         let mut calls = Vec::new();
         self.engine.take_due_share_keys(&mut calls);
         for key in calls {
-            let number = match self.key_table.find(&key) {
+            let Some(budget) = self.budgets.get(&key.budget()) else { continue };
+            let number = match self.key_table.find(&budget.state(&key)) {
                 Some(number) => number,
-                None if self.key_table.len() < TRACKED_MAX => self.open(key, now.at),
+                None if self.key_table.len() < TRACKED_MAX => {
+                    self.tallies.opens(budget.rule_number);
+                    self.key_table.open(KeySync::new(key, budget, now.at))
+                }
                 None => {
-                    if let Some(budget) = self.budgets.get(&key.budget()) {
-                        self.engine.remove_share(&key, budget, now);
-                    }
+                    self.engine.remove_share(&key, budget, now);
                     continue;
                 }
             };
             let entry = self.key_table.entry_mut(number);
-            entry.calls = true;
+            (entry.key, entry.calls) = (key, true);
             if !entry.in_flight && !entry.waits {
                 let soonest = entry.soonest(now.at);
                 if soonest < entry.due || entry.due <= now.at {
@@ -230,14 +238,9 @@ impl Sync {
         }
     }
 
-    fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
-        self.tallies.opens(key.budget());
-        self.key_table.open(key, now)
-    }
-
     fn close(&mut self, number: usize) {
-        if let Some(budget) = self.key_table.close(number) {
-            self.tallies.closes(budget);
+        if let Some(entry) = self.key_table.close(number) {
+            self.tallies.closes(entry.rule);
         }
     }
 
@@ -280,10 +283,9 @@ impl Sync {
     fn ask_about(&mut self, number: usize, back: u32, now: Now) -> Option<CellRequest> {
         let random = u32::try_from(self.rng.below(TOKEN)).unwrap_or(0);
         let pace = self.pace(now.at);
-        let version = self.versions.newest(self.key_table.entry(number).key.budget());
         let entry = self.key_table.entry_mut(number);
         let budget = self.budgets.get(&entry.key.budget())?;
-        let cell_quota = key_sync::cell_quota(budget, version);
+        let cell_quota = key_sync::cell_quota(budget, self.versions.of(budget));
         let there = cell_quota.and_then(|cell_quota| {
             Some((cell_quota, self.engine.report_share(&entry.key, budget, back, now)?))
         });
@@ -309,10 +311,11 @@ impl Sync {
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let Some(number) = self.key_table.find(key) else { return };
+        let Some(number) = self.find(key) else { return };
         let bucket = self.buckets.of(&key.name());
         let has_room = self.buckets.has_room(bucket, IN_FLIGHT_MAX);
         let entry = self.key_table.entry_mut(number);
+        entry.key = *key;
         entry.note_cost(*cost, now.at);
         let budget = self.budgets.get(&key.budget());
         let there = budget.and_then(|budget| self.engine.peek_share(key, budget, now));

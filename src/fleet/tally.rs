@@ -1,4 +1,4 @@
-//! Counters of each budget, for observation only: no decision uses them.
+//! Counters of each rule, for observation only: no decision uses them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::cell::{CellReply, CellRequest, TOKEN};
 use crate::clock::Timestamp;
 
-/// The counters of one budget on this host, since its rule is in force.
+/// The counters of the budgets of one rule on this host, since it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetCounters {
     pub keys: u64,
@@ -20,26 +20,10 @@ pub struct BudgetCounters {
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     pub replied_at: Option<Timestamp>,
-    /// The version of the budget's numbers in the last reply.
+    /// The version of the rule's numbers in the last reply.
     pub version: u64,
     /// Whether that version is newer than the numbers of this host: another host has others, which hold for all.
     pub is_outdated: bool,
-}
-
-impl BudgetCounters {
-    pub fn plus(self, other: &BudgetCounters) -> BudgetCounters {
-        BudgetCounters {
-            version: self.version.max(other.version),
-            is_outdated: self.is_outdated || other.is_outdated,
-            keys: self.keys + other.keys,
-            cells: self.cells + other.cells,
-            cells_per_second: self.cells_per_second + other.cells_per_second,
-            lost: self.lost + other.lost,
-            excess: self.excess + other.excess,
-            false_refusals: self.false_refusals + other.false_refusals,
-            replied_at: self.replied_at.max(other.replied_at),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -55,32 +39,32 @@ struct TallyEntry {
 
 impl Tallies {
     pub(super) fn each(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
-        self.0.iter().map(move |(budget, entry)| (*budget, entry.at(now)))
+        self.0.iter().map(move |(rule, entry)| (*rule, entry.at(now)))
     }
 
-    /// Drops budgets that are not in force and have no keys.
+    /// Drops rules that are not in force and have no keys.
     pub(super) fn keep(&mut self, is_in_force: impl Fn(u64) -> bool) {
-        self.0.retain(|budget, entry| entry.tally.keys > 0 || is_in_force(*budget));
+        self.0.retain(|rule, entry| entry.tally.keys > 0 || is_in_force(*rule));
     }
 
-    pub(super) fn opens(&mut self, budget: u64) {
-        self.0.entry(budget).or_default().tally.keys += 1;
+    pub(super) fn opens(&mut self, rule: u64) {
+        self.0.entry(rule).or_default().tally.keys += 1;
     }
 
-    pub(super) fn closes(&mut self, budget: u64) {
-        let tally = &mut self.0.entry(budget).or_default().tally;
+    pub(super) fn closes(&mut self, rule: u64) {
+        let tally = &mut self.0.entry(rule).or_default().tally;
         tally.keys = tally.keys.saturating_sub(1);
     }
 
     /// Records a reply; `refused`: a request had been refused before. Returns whether that refusal was false.
     pub(super) fn record_reply(
         &mut self,
-        budget: u64,
+        rule: u64,
         (ask, reply): (&CellRequest, &CellReply),
         refused: bool,
         now: Timestamp,
     ) -> bool {
-        let entry = self.0.entry(budget).or_default();
+        let entry = self.0.entry(rule).or_default();
         let tally = &mut entry.tally;
         let below = reply.level.min(0).unsigned_abs();
         // The level before the grant.
@@ -96,8 +80,8 @@ impl Tallies {
         is_false
     }
 
-    pub(super) fn record_permits(&mut self, budget: u64, now: Timestamp) {
-        let entry = self.0.entry(budget).or_default();
+    pub(super) fn record_permits(&mut self, rule: u64, now: Timestamp) {
+        let entry = self.0.entry(rule).or_default();
         entry.tally.cells += 1;
         entry.tally.replied_at = Some(now);
         entry.reckon(now);
@@ -116,7 +100,7 @@ impl TallyEntry {
         }
     }
 
-    /// The counters at a time; the rate of an idle budget falls to zero.
+    /// The counters at a time; the rate of an idle rule falls to zero.
     fn at(&self, now: Timestamp) -> BudgetCounters {
         let mut entry = *self;
         if now.since(entry.since) >= SECOND * 2 {

@@ -27,12 +27,14 @@ pub struct SyncPlan {
     pub marks: Vec<Vec<u8>>,
     pub secret: SecretDigest,
     pub overrides_key: OverridesKey,
-    /// Stores the identity, if it is stored at all.
-    pub keep: Option<StoreIdentity>,
+    /// The versions of rules' numbers that the process before has stored.
+    pub versions: Option<Vec<u8>>,
+    /// Stores identity and versions, if they are stored at all.
+    pub keep: Option<StoreMembership>,
 }
 
-/// Stores the bytes of an identity. May block on the disk.
-pub type StoreIdentity = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+/// Stores the bytes of an identity and of the versions of rules' numbers. May block on the disk.
+pub type StoreMembership = Arc<dyn Fn(&[u8], &[u8]) -> io::Result<()> + Send + Sync>;
 
 /// The handle of the sync task. End it by [`FleetHandle::finish`]; if dropped instead, its borrowed tokens expire.
 #[derive(Debug)]

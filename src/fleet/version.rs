@@ -1,4 +1,4 @@
-//! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
+//! Versions of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::cell::CellQuota;
 use super::key_sync::{cell_quota, cell_window};
@@ -8,26 +8,31 @@ use super::window::CellWindow;
 use super::wire::EXACT_MAX;
 use crate::engine::FleetBudget;
 use crate::terms::hex;
-use std::collections::HashMap;
+use siphasher::sip128::SipHasher13;
+use std::collections::{BTreeSet, HashMap};
 
 /// Asks for the version of a rule's numbers.
 ///
 /// Sent when rules are loaded, and again to a Redis whose buckets have another birth, which may have lost the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionCommand {
-    /// The number of the budget, equal on all hosts.
-    pub budget: u64,
+    /// The number of the rule, equal on all hosts.
+    pub rule: u64,
+    /// Identifies the numbers of all its budgets: see [`fingerprint`].
     pub numbers: String,
     /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
     pub before: Option<(String, u64)>,
 }
 
-/// Returns the text that identifies a rule's numbers, without their version: at most 64 bytes.
-pub fn fingerprint(numbers: &CellQuota, window: Option<&CellWindow>) -> String {
-    match window {
+/// Returns the text that identifies the numbers of a rule's budgets, in any order, without their version.
+pub fn fingerprint(budgets: impl IntoIterator<Item = (CellQuota, Option<CellWindow>)>) -> String {
+    let describe = |(numbers, window): (CellQuota, Option<CellWindow>)| match window {
         Some(window) => format!("{} in {}", numbers.burst, window.text()),
         None => format!("{}/{}/{}", numbers.rate.num(), numbers.rate.den(), numbers.burst),
-    }
+    };
+    let texts: BTreeSet<String> = budgets.into_iter().map(describe).collect();
+    let text: Vec<String> = texts.into_iter().collect();
+    hex(&SipHasher13::new().hash(text.join(" ").as_bytes()).as_bytes())
 }
 
 impl VersionCommand {
@@ -36,23 +41,30 @@ impl VersionCommand {
         let known = known.min(EXACT_MAX / 2).to_string();
         RedisCommand {
             script: &scripts::VERSION,
-            keys: vec![format!("tg:{{tm}}:v:{}", hex(&u128::from(self.budget).to_le_bytes())).into_bytes()],
+            keys: vec![format!("tg:{{tm}}:v:{}", hex(&u128::from(self.rule).to_le_bytes())).into_bytes()],
             args: vec![self.numbers.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
 }
 
-/// The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
+/// The versions of the rules' numbers: requested after changes, and again if Redis may have lost them.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     known: HashMap<u64, KnownVersion>,
+    /// The newest versions of the process before, of rules that are not in force yet.
+    restored: HashMap<u64, NumbersVersion>,
+    /// Whether a version has changed since it was last stored.
+    pub(super) is_changed: bool,
 }
+
+/// The fingerprint of a rule's numbers, and their version.
+type NumbersVersion = (String, u64);
 
 #[derive(Debug)]
 struct KnownVersion {
     numbers: String,
     /// The newest numbers of which this host knows the version, and that.
-    newest: Option<(String, u64)>,
+    newest: Option<NumbersVersion>,
     /// The newest version that a cell in Redis had.
     seen: u64,
     status: VersionState,
@@ -72,19 +84,24 @@ enum VersionState {
 }
 
 impl Versions {
-    /// Replaces the budgets; changed numbers need a new version.
+    /// Replaces the budgets; changed numbers of a rule need a new version.
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
-        self.known.retain(|number, _| budgets.contains_key(number));
-        let prints = budgets.iter().filter_map(|(number, budget)| {
-            Some((*number, fingerprint(&cell_quota(budget, 0)?, cell_window(budget, 0).as_ref())))
-        });
-        for (number, numbers) in prints {
-            let newest = match self.known.get(&number) {
+        let mut rules: HashMap<u64, Vec<_>> = HashMap::new();
+        for budget in budgets.values().filter(|budget| budget.is_in_force) {
+            let numbers = cell_quota(budget, 0).map(|quota| (quota, cell_window(budget, 0)));
+            rules.entry(budget.rule_number).or_default().extend(numbers);
+        }
+        self.known.retain(|rule, _| rules.contains_key(rule));
+        for (rule, numbers) in rules {
+            let numbers = fingerprint(numbers);
+            let newest = match self.known.get(&rule) {
                 Some(known) if known.numbers == numbers => continue,
-                known => known.and_then(|known| known.newest.clone()),
+                Some(known) => known.newest.clone(),
+                // If a restart has brought other numbers, they are newer than those before, also earlier ones.
+                None => self.restored.remove(&rule),
             };
             let known = KnownVersion { numbers, newest, seen: 0, status: VersionState::Due };
-            self.known.insert(number, known);
+            self.known.insert(rule, known);
         }
     }
 
@@ -94,8 +111,8 @@ impl Versions {
     }
 
     /// Asks again, once, if cells have a newer version: after a rollback elsewhere it is of the numbers that this host has.
-    pub(super) fn record_seen(&mut self, budget: u64, version: u64) {
-        let known = self.known.get_mut(&budget).filter(|known| known.status == VersionState::Settled);
+    pub(super) fn record_seen(&mut self, rule: u64, version: u64) {
+        let known = self.known.get_mut(&rule).filter(|known| known.status == VersionState::Settled);
         if let Some(known) = known
             && known.version().is_some_and(|own| own < version)
             && known.seen < version
@@ -106,18 +123,39 @@ impl Versions {
 
     /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCommand> {
-        let (budget, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
+        let (rule, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
         known.status = VersionState::Asked;
         let (numbers, before) = (known.numbers.clone(), known.newest.clone());
-        Some(VersionCommand { budget: *budget, numbers, before })
+        Some(VersionCommand { rule: *rule, numbers, before })
     }
 
     /// Applies a reply, unless the numbers have changed since.
     pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) {
         if let Some(known) = self.pending(command) {
             known.status = VersionState::Settled;
-            known.newest = Some((known.numbers.clone(), version));
+            let newest = Some((known.numbers.clone(), version));
+            let is_changed = known.newest != newest;
+            known.newest = newest;
+            self.is_changed |= is_changed;
         }
+    }
+
+    /// Returns the newest versions, for [`Versions::restore`] of the next process.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let newest = |(rule, known): (&u64, &KnownVersion)| Some((*rule, known.newest.clone()?));
+        let newest: HashMap<u64, NumbersVersion> = self.known.iter().filter_map(newest).collect();
+        // Numbers and texts in memory cannot fail to be written.
+        rmp_serde::to_vec(&newest).unwrap_or_default()
+    }
+
+    /// Takes the versions that the process before has stored, before any is requested. Returns false if they are damaged.
+    pub(super) fn restore(&mut self, stored: &[u8]) -> bool {
+        let Ok(restored) = rmp_serde::from_slice(stored) else { return false };
+        self.restored = restored;
+        for (rule, known) in &mut self.known {
+            known.newest = self.restored.remove(rule);
+        }
+        true
     }
 
     /// Marks a request without a reply to be sent again.
@@ -128,19 +166,18 @@ impl Versions {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.known.iter().filter_map(|(number, known)| Some((*number, known.version()?)))
+        self.known.iter().filter_map(|(rule, known)| Some((*rule, known.version()?)))
     }
 
-    /// The newest known version of a budget's numbers, of its present or else of its previous ones.
-    pub(super) fn newest(&self, budget: u64) -> u64 {
-        let newest = self.known.get(&budget).and_then(|known| known.newest.as_ref());
-        newest.map_or(FIRST, |(_, version)| *version)
+    /// The version of a budget's numbers; zero, which never holds against another, while it is unknown, or if the rule no
+    /// longer has these numbers.
+    pub(super) fn of(&self, budget: &FleetBudget) -> u64 {
+        let known = self.known.get(&budget.rule_number).filter(|_| budget.is_in_force);
+        known.and_then(KnownVersion::version).unwrap_or(0)
     }
 
     fn pending(&mut self, command: &VersionCommand) -> Option<&mut KnownVersion> {
-        let known = self.known.get_mut(&command.budget)?;
+        let known = self.known.get_mut(&command.rule)?;
         (known.numbers == command.numbers && known.status == VersionState::Asked).then_some(known)
     }
 }
-
-const FIRST: u64 = 1;

@@ -122,7 +122,7 @@ fn commands() -> [ScriptCommand; 5] {
     };
     let load = PoolLoad { slots: 4, critical: 1, noncritical: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
-    let before = Some((fingerprint(&CellQuota { burst: 1_000_000, ..cell_quota }, None), 1));
+    let before = Some((fingerprint([(CellQuota { burst: 1_000_000, ..cell_quota }, None)]), 1));
     [
         ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
@@ -137,6 +137,10 @@ fn commands() -> [ScriptCommand; 5] {
             pools,
             secret: SecretDigest::default(),
         }),
-        ScriptCommand::Version(VersionCommand { budget: 7, numbers: fingerprint(&cell_quota, None), before }),
+        ScriptCommand::Version(VersionCommand {
+            rule: 7,
+            numbers: fingerprint([(cell_quota, None)]),
+            before,
+        }),
     ]
 }

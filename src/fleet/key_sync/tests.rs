@@ -74,7 +74,7 @@ impl Case {
             users: 2,
             requests_sent: 5,
             measured: (5, NOW),
-            ..KeySync::new(key(), NOW)
+            ..KeySync::new(key(), &budget, NOW)
         };
         if rule == ADMITS {
             sync.level = 500 * TOKEN.cast_signed();

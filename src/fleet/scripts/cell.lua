@@ -62,7 +62,7 @@ end
 
 -- Returns the cell at `now`, and 1 if Redis lost it, else 0.
 --
--- The newest version of the rule sets the quota. A missing cell is full if it may have expired: a cell is kept for at least
+-- The newest version of the rule sets the quota; of two entries of one version, that of the last request. A missing cell is full if it may have expired: a cell is kept for at least
 -- ten seconds after any reply. It is empty if it was lost: the host had a reply more recently, or the birth of the bucket
 -- differs.
 local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
@@ -77,9 +77,10 @@ local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, kne
   end
   level, rem, at, held, held0, demand, demand0, hosts, hosts0 =
     forward(now, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
-  if ask_version > version then
-    version, num, den, burst, level, rem = ask_version, ask_num, ask_den, ask_burst, min(level, ask_burst), 0
+  if ask_version >= version and (ask_num ~= num or ask_den ~= den or ask_burst ~= burst) then
+    num, den, burst, level, rem = ask_num, ask_den, ask_burst, min(level, ask_burst), 0
   end
+  version = max(version, ask_version)
   return version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, 0
 end
 

@@ -37,7 +37,7 @@ pub(super) struct SyncLoop {
     ticked: Timestamp,
     view: FleetView,
     outage: Option<Timestamp>,
-    /// When storing the identity was last tried, and whether it is stored.
+    /// When storing the identity and the versions was last tried, and whether they are stored.
     kept_at: Timestamp,
     is_kept: Arc<AtomicBool>,
     published: Timestamp,
@@ -63,6 +63,11 @@ impl SyncLoop {
         };
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
+        if plan.versions.as_ref().is_some_and(|stored| !member.restore_versions(stored)) {
+            info!(
+                "the stored versions of rules are damaged: earlier numbers of a rule may hold until it is reloaded"
+            );
+        }
         SyncLoop {
             member,
             waiting,
@@ -294,7 +299,8 @@ impl SyncLoop {
                 let hosts = self.plan.status.counted();
                 let is_due =
                     !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;
-                if self.plan.identity.hosts != hosts || is_due {
+                let has_new_versions = std::mem::take(&mut self.member.sync.versions.is_changed);
+                if self.plan.identity.hosts != hosts || has_new_versions || is_due {
                     self.plan.identity.hosts = hosts;
                     self.kept_at = now.at;
                     self.keep();
@@ -335,7 +341,7 @@ impl SyncLoop {
         view.remote_checks = self.member.remote_checks.counts;
         view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
-        view.budgets = self.member.counters(now.at);
+        view.rules = self.member.counters(now.at);
         (view.nodes, view.errors) = (servers.nodes(), servers.errors());
         self.published = now.at;
         self.counters.tell(view.clone());
@@ -354,16 +360,17 @@ impl SyncLoop {
     /// Stores the identity on a thread that may block on the disk.
     fn keep(&self) {
         let Some(keep) = self.plan.keep.clone() else { return };
-        let (bytes, is_kept) = (self.plan.identity.to_bytes(), Arc::clone(&self.is_kept));
+        let (identity, versions) = (self.plan.identity.to_bytes(), self.member.sync.versions.to_bytes());
+        let is_kept = Arc::clone(&self.is_kept);
         let keeping = std::thread::Builder::new().name("sync-keep".into()).spawn(move || {
-            let kept = keep(&bytes);
+            let kept = keep(&identity, &versions);
             is_kept.store(kept.is_ok(), Ordering::Relaxed);
             if let Err(error) = kept {
-                debug!(%error, "the identity of this host cannot be kept");
+                debug!(%error, "the identity of this host and the versions of its rules cannot be kept");
             }
         });
         if let Err(error) = keeping {
-            debug!(%error, "the identity of this host is not kept: no thread can be had");
+            debug!(%error, "the identity of this host and the versions of its rules are not kept: no thread can be had");
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::restarts::{end, plan, state};
 use crate::prelude::*;
 
-const FILES: &str = "tables switches rules rules-proven fleet-overrides fleet-identity hash-key crashes lock";
+const FILES: &str =
+    "tables switches rules rules-proven fleet-overrides fleet-identity fleet-versions hash-key crashes lock";
 
 #[test]
 fn starts_with_pipe_or_directory_in_place_of_state_file() {

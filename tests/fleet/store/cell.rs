@@ -35,10 +35,12 @@ impl Cell {
             return (Cell { cell_quota: *asked, level, rem: 0, at: now_us, reports }, lost);
         };
         cell.forward(now_us);
-        if asked.version > cell.cell_quota.version {
+        let numbers = |quota: &CellQuota| (quota.rate, quota.burst);
+        if asked.version >= cell.cell_quota.version && numbers(asked) != numbers(&cell.cell_quota) {
             (cell.cell_quota, cell.rem) = (*asked, 0);
             cell.level = cell.level.min(asked.burst.cast_signed());
         }
+        cell.cell_quota.version = cell.cell_quota.version.max(asked.version);
         (cell, false)
     }
 

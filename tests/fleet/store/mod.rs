@@ -64,10 +64,10 @@ impl Store {
                 ScriptReply::Heartbeat(self.heartbeats.heartbeat(heartbeat, now_us))
             }
             ScriptCommand::Version(command) => {
-                let kept = self.versions.get(&command.budget).and_then(|kept| kept.at(now_us)).cloned();
+                let kept = self.versions.get(&command.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();
                 let number = versions.number(command);
-                self.versions.insert(command.budget, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
+                self.versions.insert(command.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
                 ScriptReply::Version(number)
             }
         }
@@ -241,10 +241,10 @@ impl Store {
         self.heartbeats.pools()
     }
 
-    /// Returns all pools and versions of budgets as Redis holds them.
+    /// Returns all pools and versions of rules as Redis holds them.
     pub fn hashes(&self) -> BTreeMap<String, Hash> {
-        let versions = self.versions.iter().map(|(budget, kept)| {
-            let name = format!("tg:{{tm}}:v:{}", bytes::hex(&u128::from(*budget).to_le_bytes()));
+        let versions = self.versions.iter().map(|(rule, kept)| {
+            let name = format!("tg:{{tm}}:v:{}", bytes::hex(&u128::from(*rule).to_le_bytes()));
             (name, (kept.value.fields(), kept.until_ms))
         });
         self.pools().chain(versions).collect()

@@ -73,15 +73,16 @@ impl WindowCell {
         };
         let mut cell = cell.clone();
         cell.forward(now_us);
-        if cell_quota.version > cell.version {
+        if cell_quota.version >= cell.version {
             let is_alike = cell.is_by_calendar == is_by_calendar
                 && cell.slots == window.slots
                 && (is_by_calendar || shape == Some((cell.origin, cell.step)));
-            if let Some((origin, step)) = shape.filter(|_| !is_alike) {
+            let changed = shape.filter(|_| cell_quota.version > cell.version);
+            if let Some((origin, step)) = changed.filter(|_| !is_alike) {
                 cell.gather(now, window.slots, step, origin);
                 cell.is_by_calendar = is_by_calendar;
             }
-            if is_alike || shape.is_some() {
+            if is_alike || changed.is_some() {
                 (cell.version, cell.limit) = (cell_quota.version, limit);
             }
         }

@@ -5,6 +5,7 @@ mod faults;
 mod forged_replies;
 mod hosts;
 mod leaving;
+mod numbers;
 mod overrides;
 mod permits;
 pub(crate) mod proxy;

@@ -7,7 +7,7 @@ use super::hosts::{
 use crate::prelude::*;
 
 const RATE: f64 = 200.0;
-const BURST: u32 = 100;
+pub(super) const BURST: u32 = 100;
 
 #[test]
 fn decides_locally_and_reports_bad_certificate() {
@@ -43,7 +43,7 @@ fn again(host: Daemon, secret: u8) -> Daemon {
 }
 
 /// Returns the peak admissions of all hosts together.
-fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
+pub(super) fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
     let asked = ask_all(hosts, 4, Duration::from_millis(10), Duration::from_millis(millis));
     most_at_once(&passed(&asked), RATE)
 }
@@ -111,33 +111,6 @@ fn host_without_secret_needs_the_fleet() {
     assert_eq!([needed, linked], [1.0, 0.0]);
     let status = host.run("status");
     has(&status, &["cannot read the fleet secret: No such file", "then systemctl restart tidegate"]);
-}
-
-/// Newer numbers of one host hold on all hosts, and the others say so.
-#[test]
-fn host_with_older_numbers_says_that_they_do_not_hold() {
-    let redis = Redis::start(&[]);
-    let start = |rate: &str| plan(&redis.url(), &rules(rate, BURST, "on_miss: refuse"), "").start();
-    let one = start("200/s");
-    await_counted(std::slice::from_ref(&one), 1);
-    at_once(std::slice::from_ref(&one), 300);
-    let other = start("100/s");
-    let hosts = [one, other];
-    await_counted(&hosts, 2);
-    let says = |host: &Daemon| host.run("status").contains("newer numbers for api/shared than 200/s here");
-    eventually("it is said", || {
-        at_once(&hosts, 300);
-        says(&hosts[0]).then_some(())
-    });
-    assert!(!says(&hosts[1]) && hosts[0].run("fleet").contains(" elsewhere"));
-    // After a rollback elsewhere the newest numbers are those of this host.
-    let path = hosts[1].plan.path("rules/api.yaml");
-    fs::write(path, rules("200/s", BURST, "on_miss: refuse")).unwrap();
-    hosts[1].run("reload");
-    eventually("it adopts the newest version", || {
-        at_once(&hosts, 300);
-        hosts.iter().all(|host| !says(host) && !host.run("fleet").contains(" elsewhere")).then_some(())
-    });
 }
 
 /// Returns whether all of many requests are refused: the first of a key always is, before tokens arrive.

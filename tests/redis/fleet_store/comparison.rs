@@ -160,7 +160,7 @@ impl Twins {
             Act::Version { rule, cell_quota, before } => {
                 let before = before.map(|(cell_quota, known)| (fingerprint(cell_quota), known));
                 let version =
-                    VersionCommand { budget: (*rule).into(), numbers: fingerprint(*cell_quota), before };
+                    VersionCommand { rule: (*rule).into(), numbers: fingerprint(*cell_quota), before };
                 self.execute(&ScriptCommand::Version(version)).map(drop)
             }
             Act::Evict { key } => {
@@ -369,7 +369,7 @@ impl Twins {
 
 fn fingerprint(terms: u8) -> String {
     let rate = CellRate::new(u64::from(terms) + 1, 1).unwrap();
-    version::fingerprint(&CellQuota { version: 0, rate, burst: 1 }, None)
+    version::fingerprint([(CellQuota { version: 0, rate, burst: 1 }, None)])
 }
 
 fn cell_name(kind: char, key: u8) -> String {

@@ -1,0 +1,97 @@
+//! Tests which numbers of a rule hold for a key in use: after reloads, restarts, and under other entries.
+
+use super::hosts::{await_counted, hosts, plan, rules};
+use super::secrets::{BURST, at_once};
+use crate::prelude::*;
+
+/// A rule with these overrides, so slow that nothing is earned meanwhile.
+fn with_overrides(overrides: &str) -> String {
+    format!(
+        "domain: api\nlimits: [{{name: shared, key: [user], rate: 9/h, scope: fleet, overrides: [{overrides}]}}]\n"
+    )
+}
+
+fn reload(host: &Daemon, rules: &str) {
+    fs::write(host.plan.path("rules/api.yaml"), rules).unwrap();
+    host.run("reload");
+}
+
+/// Newer numbers of one host hold on all hosts, and the others say so.
+#[test]
+fn host_with_older_numbers_says_that_they_do_not_hold() {
+    let redis = Redis::start(&[]);
+    let start = |rate: &str| plan(&redis.url(), &rules(rate, BURST, "on_miss: refuse"), "").start();
+    let one = start("200/s");
+    await_counted(std::slice::from_ref(&one), 1);
+    at_once(std::slice::from_ref(&one), 300);
+    let other = start("100/s");
+    let hosts = [one, other];
+    await_counted(&hosts, 2);
+    let says = |host: &Daemon| host.run("status").contains("newer numbers for api/shared than 200/s here");
+    eventually("it is said", || {
+        at_once(&hosts, 300);
+        says(&hosts[0]).then_some(())
+    });
+    assert!(!says(&hosts[1]) && hosts[0].run("fleet").contains(" elsewhere"));
+    // After a rollback elsewhere the newest numbers are those of this host.
+    reload(&hosts[1], &rules("200/s", BURST, "on_miss: refuse"));
+    eventually("it adopts the newest version", || {
+        at_once(&hosts, 300);
+        hosts.iter().all(|host| !says(host) && !host.run("fleet").contains(" elsewhere")).then_some(())
+    });
+}
+
+/// A new first entry moves all others: callers in use keep what they have used, and get the numbers of their entry.
+#[test]
+fn entry_that_is_added_holds_for_its_caller_alone() {
+    let redis = Redis::start(&[]);
+    let big = "{match: {user: big}, rate: 30/h}";
+    let hosts = hosts(2, &redis.url(), &with_overrides(big));
+    let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
+    for (user, used) in [("big", 20), ("lowered", 4), ("raised", 8)] {
+        assert_eq!(wires[0].allowed(user, used), used, "{user}");
+    }
+    let more = "{match: {user: lowered}, rate: 2/h}, {match: {user: raised}, rate: 3600000/h, burst: 12}";
+    hosts.iter().for_each(|host| reload(host, &with_overrides(&format!("{more}, {big}"))));
+    // The numbers hold as soon as their version is known.
+    eventually("the raised caller is raised", || (wires[1].allowed("raised", 30) > 20).then_some(()));
+    let left = |wires: &mut [Wire; 2], user: &str| wires[1].allowed(user, 15) + wires[0].allowed(user, 15);
+    assert_eq!(left(&mut wires, "lowered"), 2);
+    assert_eq!(left(&mut wires, "big"), 10);
+}
+
+/// A caller that sends another attribute has one bucket with the numbers of the entry that it matches.
+#[test]
+fn numbers_are_those_of_the_entry_that_a_request_matches() {
+    let redis = Redis::start(&[]);
+    let gold = "{match: {plan: gold}, rate: 3600000/h, burst: 20}";
+    let hosts = hosts(2, &redis.url(), &with_overrides(gold));
+    let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
+    assert_eq!(wires[0].allowed("u", 20), 9);
+    let gold = |id: u64| json!([3, id, "api", [["user", "u"], ["plan", "gold"]]]);
+    eventually("gold earns", || {
+        let passed = (0..30).filter(|id| verdict_of(&wires[1].ask(&gold(*id))) == 0).count();
+        (passed > 20).then_some(())
+    });
+    assert!(wires[0].allowed("u", 30) <= 9, "the bucket is cut to what the other entry holds");
+}
+
+/// A restart that takes numbers back to earlier ones is a change, as a reload would be.
+#[test]
+fn earlier_numbers_hold_after_restart() {
+    let redis = Redis::start(&[]);
+    let small = with_overrides("");
+    let large = small.replace("9/h", "3600000/h, burst: 20");
+    let mut host = plan(&redis.url(), &small, "").start();
+    assert_eq!(host.greeted().allowed("u", 20), 9);
+    let mut stored = None;
+    for (rules, passes) in [(&large, 21..=30), (&small, 0..=9)] {
+        let versions = host.plan.path("state/fleet-versions");
+        let changed = || fs::read(&versions).ok().filter(|versions| stored.as_ref() != Some(versions));
+        stored = Some(eventually("the versions are stored", changed));
+        let plan = host.stopped();
+        fs::write(plan.path("rules/api.yaml"), rules).unwrap();
+        host = plan.start();
+        eventually("its numbers hold", || passes.contains(&host.greeted().allowed("u", 30)).then_some(()));
+    }
+}
