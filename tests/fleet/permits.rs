@@ -61,6 +61,18 @@ fn flushed_redis_grants_no_permit_before_all_hosts_report() {
     assert!(seen.used() > 0.55, "{} used", seen.used());
 }
 
+/// The members of all hosts expire while Redis stands still with its data: the hosts that are back first must not get them.
+#[test]
+fn redis_that_stood_still_grants_no_permit_of_hosts_on_their_way_back() {
+    for still_ms in [3_500, 4_500, 30_000] {
+        let plan = plan(10, 60, Shape::Even, 1_500);
+        let long =
+            Plan { when_down: Fallback::Refuse, service_ms: 60_000, rate: 60, ms: still_ms + 12_000, ..plan };
+        let (seen, ..) = run(&with_outage(long, 3_000, 3_000 + still_ms, false));
+        assert_eq!(seen.most, 60, "after {still_ms} ms");
+    }
+}
+
 #[test]
 fn excess_leases_of_an_outage_are_not_replaced() {
     let plan = Plan { when_down: Fallback::Local, ms: 7_000, ..plan(10, 60, Shape::Even, 2_000) };

@@ -103,8 +103,8 @@ impl Heartbeats {
         self.pools.retain(|_, kept| kept.at(now_us).is_some());
     }
 
-    pub(super) fn hosts(&self) -> (BTreeMap<Vec<u8>, u64>, u64) {
-        let hosts = self.hosts.iter().map(|(host, last)| (host.clone().into_bytes(), *last));
+    pub(super) fn hosts(&self) -> (BTreeMap<Vec<u8>, f64>, u64) {
+        let hosts = self.hosts.iter().map(|(host, last)| (host.clone().into_bytes(), *last as f64));
         (hosts.collect(), self.hosts_until_ms)
     }
 

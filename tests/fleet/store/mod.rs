@@ -271,7 +271,7 @@ impl Store {
     }
 
     /// Returns the permit sets and the live hosts as Redis holds them: members, scores and expiry in milliseconds.
-    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, u64>, u64)> {
+    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<Vec<u8>, f64>, u64)> {
         let sets = self.permits.iter().map(|((bucket, key), kept)| {
             let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
             (name, (kept.value.members(), kept.until_ms))
