@@ -183,4 +183,4 @@ fn record_missing_reply(
 }
 
 /// The most keys of one remote check, as one command takes no more. A request that lacks more is refused.
-pub const SHORTFALLS_MAX: usize = 8;
+pub const SHORTFALLS_MAX: usize = 32;

@@ -130,12 +130,11 @@ impl ShareState {
         may.then_some(need)
     }
 
-    /// Whether a remote check might allow a request that is refused here, by the last known level. A level says
-    /// nothing after a hold: other hosts have returned or spent the tokens that they held.
+    /// Whether a remote check would allow a request that is refused here, by the last known level. An estimate: other hosts may
+    /// have returned tokens since.
     pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.missing_tokens(quota, now, cost).is_some_and(|need| {
-            let known = self.estimate(quota, now).filter(|_| self.is_recent(now));
-            known.is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
+            self.estimate(quota, now).is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
         })
     }
 
