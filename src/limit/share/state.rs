@@ -161,7 +161,7 @@ impl ShareState {
         if self.passes_on_earnings(quota, fleet_status, now, need) {
             return Outcome::Pass;
         }
-        if self.is_refused(now, need) {
+        if self.is_refused(now, need) && self.owed == 0 {
             return Outcome::Later(Micros::from_nanos(self.refused_until.nanos_since(now)));
         }
         if self.has_credit(quota, fleet_status.hosts(), now, need)
@@ -344,7 +344,8 @@ impl ShareState {
     /// The wait until a request may pass: never less than a sync interval, and exactly that if no level is known.
     fn wait(&self, quota: &ShareQuota, now: Timestamp, need: u32) -> Micros {
         let Some(level) = self.estimate(quota, now) else { return SYNC_EVERY };
-        let missing = (i64::from(need) * MICRO_UNITS.cast_signed()).saturating_sub(level).max(0);
+        let spent = i64::from(need) + i64::from(self.owed);
+        let missing = spent.saturating_mul(MICRO_UNITS.cast_signed()).saturating_sub(level).max(0);
         if quota.window().is_some() {
             return self.until_more(now).filter(|_| missing > 0).unwrap_or(SYNC_EVERY).max(SYNC_EVERY);
         }

@@ -254,6 +254,19 @@ fn refused_key_is_checked_again_after_a_hold() {
     assert_eq!(share.judge(&quota, at(2_001), 5), Outcome::Later(Micros(hour.0 - 2_000_000)));
 }
 
+/// A CHARGE after a refusal of Redis is not in its level yet.
+#[test]
+fn wait_includes_debt_that_redis_does_not_know() {
+    let (quota, _) = joined(ShareQuota::new(bucket(10, 10), 0, Fallback::Share), 2);
+    let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+    let mut share = ShareState::fresh(&quota, at(0));
+    let reply = KeyCheckReply { level: 0, ..refusal(1, Micros(100_000)) };
+    share.apply_remote_reply(&quota, at(1), &reply);
+    assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(100_000)));
+    share.charge(&quota, at(1), 5);
+    assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(600_000)));
+}
+
 #[test]
 fn absurd_waits_and_levels_refuse_a_key_until_the_largest_debt_is_earned_at_most() {
     let (quota, _) = shared(100, 200, 0, 10, Fallback::Local);
