@@ -213,7 +213,7 @@ fn read_descriptors<'l>(
     descriptors: &mut DescriptorList<'l>,
 ) -> Result<(), TraceLineError> {
     let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
-    for texts in written.each().ok_or(TraceLineError::Descriptors)? {
+    for texts in written {
         let (pairs, odd) = texts.as_chunks();
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
             return Err(TraceLineError::Descriptors);

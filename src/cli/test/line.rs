@@ -183,11 +183,11 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
 fn take_subject(line: &mut JsonLine<'static>, word: &TestWord) -> Result<bool, ValueProblem> {
     let descriptors = line.descriptors.get_or_insert_default();
     if let Some((key, value)) = word.text.split_once('=') {
-        descriptors.push(key.into(), value.into());
+        descriptors.last_mut().into_iter().for_each(|texts| texts.extend([key.into(), value.into()]));
         return Ok(true);
     }
     match word.text.split_once(':') {
-        None if word.text == "+" => descriptors.begin(),
+        None if word.text == "+" => descriptors.push(Vec::new()),
         Some(("session", session)) => line.session = Some(name(session)?.as_str().into()),
         Some(("idem", idem)) => line.idem = Some(idem.into()),
         _ => return Ok(false),
