@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::access_log::UnreadableLine;
 use crate::clock::Timestamp;
 use crate::engine::{Charge, Request, WorkOutcome};
 use crate::protocol;
@@ -123,8 +122,9 @@ pub(crate) enum TraceLineError {
     Json(serde_json::Error),
     #[error("a line of an access log\nhelp: --trace-format combined")]
     AccessLog,
-    #[error(transparent)]
-    Access(UnreadableLine),
+    /// A malformed line of an access log.
+    #[error("{0}")]
+    Access(String),
     #[error(transparent)]
     NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]

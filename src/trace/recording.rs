@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::access_log::{AccessLine, CombinedLines, UnreadableLine};
+use super::access_log::{AccessLine, CombinedLines};
 use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;
@@ -84,7 +84,9 @@ impl RecordedTrace {
             played = match (read, &mut log) {
                 (Ok(false), _) => break,
                 (Err(source), _) => Err(TraceFailure::Read { number, source }),
-                (Ok(true), Some(log)) if is_too_long => log.pass_over(number, UnreadableLine::TooLong),
+                (Ok(true), Some(log)) if is_too_long => {
+                    log.pass_over(number, "longer than a line of a log can be".to_owned())
+                }
                 (Ok(true), Some(log)) => log.line(text, number, &mut player),
                 (Ok(true), None) if is_too_long => {
                     Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong })
