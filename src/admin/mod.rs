@@ -4,7 +4,7 @@
 // Public for tests alone.
 #![doc(hidden)]
 
-mod answer;
+pub(crate) mod answer;
 mod fleet;
 mod health;
 mod history;
@@ -25,7 +25,6 @@ use std::sync::mpsc::SyncSender;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub use answer::SAFETY;
 pub(crate) use fleet::{
     FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus, admitted_max,
 };
