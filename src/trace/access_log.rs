@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::{PAIRS_MAX, shorten_value};
@@ -64,7 +64,7 @@ impl<'a> CombinedLines<'a> {
 
     /// Counts a malformed line, or returns the error if `strict`.
     pub(super) fn pass_over(&mut self, number: u64, wrong: String) -> Result<(), TraceFailure> {
-        let failure = TraceFailure::Line { number, wrong: TraceLineError::Access(wrong) };
+        let failure = TraceFailure::Line { number, wrong };
         if self.strict {
             return Err(failure);
         }
