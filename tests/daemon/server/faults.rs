@@ -59,7 +59,7 @@ fn panic_under_locks_leaves_consistent_state() {
     let verdicts = [5, 6, 7].map(|id| verdict_of(&wire.ask(&acquire(id))));
     assert_eq!(verdicts, [0, 0, 1], "two places, and no more");
     assert_eq!(wire.ask(&hit(9, "u1"))[6], 2);
-    let status: Value = serde_json::from_str(&daemon.run("status --json")).unwrap();
+    let status = daemon.json("status");
     assert_eq!((&status["panics"], &status["leases"]["held"]), (&json!(20), &json!(2)));
 }
 
