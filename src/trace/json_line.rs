@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 use crate::clock::Timestamp;
 
 /// A line. Fields that an op does not need may be absent; unknown fields are ignored.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct JsonLine<'a> {
-    /// Seconds as a decimal, verbatim.
+    /// Seconds as a decimal, verbatim; of a test `null`.
     #[serde(borrow)]
-    pub(super) t: LineTimeText<'a>,
+    pub(super) t: &'a RawValue,
     pub(super) op: Option<JsonText<'a>>,
     /// Any JSON value, verbatim.
     pub(super) id: Option<&'a RawValue>,
@@ -43,18 +43,8 @@ pub(crate) struct JsonLine<'a> {
 impl JsonLine<'_> {
     /// Returns a line with one empty descriptor and no other field.
     pub(crate) fn of_subject() -> Self {
-        JsonLine { descriptors: Some(vec![Vec::new()]), ..JsonLine::default() }
-    }
-}
-
-/// The time of a line, verbatim; of a line of a test `null`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(transparent)]
-pub(super) struct LineTimeText<'a>(#[serde(borrow)] pub(super) &'a RawValue);
-
-impl Default for LineTimeText<'_> {
-    fn default() -> Self {
-        LineTimeText(RawValue::NULL)
+        let line = serde_json::from_str(r#"{"t": null, "descriptors": [[]]}"#);
+        line.unwrap_or_else(|error| unreachable!("{error} in a line of a subject"))
     }
 }
 

@@ -48,8 +48,8 @@ impl Jsonl {
                 Ok(_) => "a line of an access log\nhelp: --trace-format combined".to_owned(),
                 Err(_) => format!("not a line of a trace: {}", json_error(&error)),
             })?;
-        let at = self.time(line.t.0.get())?;
-        let (t, id) = (TraceText::Written(line.t.0), line.id.map(TraceText::Written));
+        let at = self.time(line.t.get())?;
+        let (t, id) = (TraceText::Written(line.t), line.id.map(TraceText::Written));
         let mut play = |action: Action<'_>| stage.play(&TraceEvent { line: number, at, t, id, action });
         let op = match line.op.as_deref().unwrap_or("hit") {
             "hit" => Op::Hit,
