@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -20,7 +21,7 @@ pub(crate) struct JsonLine<'a> {
     pub(super) id: Option<&'a RawValue>,
     pub(super) domain: Option<JsonText<'a>>,
     /// Each as alternating keys and values.
-    pub(crate) descriptors: Option<Vec<Vec<JsonText<'a>>>>,
+    pub(crate) descriptors: Option<JsonList<JsonList<JsonText<'a>>>>,
     pub(crate) cost: Option<Quantity<'a>>,
     pub(crate) priority: Option<JsonText<'a>>,
     pub(crate) idem: Option<JsonText<'a>>,
@@ -64,6 +65,43 @@ impl std::ops::Deref for JsonText<'_> {
 
     fn deref(&self) -> &str {
         &self.0
+    }
+}
+
+/// A list, whose elements say what is expected where there is none.
+#[derive(Debug)]
+pub(crate) struct JsonList<T>(pub(crate) Vec<T>);
+
+pub(crate) trait JsonElement {
+    const LIST: &'static str;
+}
+
+impl JsonElement for JsonText<'_> {
+    const LIST: &'static str = "a list of texts";
+}
+
+impl JsonElement for JsonList<JsonText<'_>> {
+    const LIST: &'static str = "a list of lists of texts";
+}
+
+impl<'de, T: JsonElement + Deserialize<'de>> Deserialize<'de> for JsonList<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ListVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: JsonElement + Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+            type Value = JsonList<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::LIST)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<JsonList<T>, A::Error> {
+                let elements = std::iter::from_fn(|| list.next_element().transpose());
+                elements.collect::<Result<_, _>>().map(JsonList)
+            }
+        }
+
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
     }
 }
 

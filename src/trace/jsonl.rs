@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 
 use super::access_log::AccessLine;
 use super::event::{Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceText};
-use super::json_line::{JsonLine, JsonText, Quantity, time};
+use super::json_line::{JsonLine, JsonList, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
@@ -206,7 +206,7 @@ fn name<'l>(line: &JsonLine<'_>, field: &str, name: Option<&'l JsonText<'_>>) ->
 
 fn read_descriptors<'l>(line: &'l JsonLine<'_>, descriptors: &mut DescriptorList<'l>) -> Result<(), String> {
     let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
-    for texts in written {
+    for JsonList(texts) in &written.0 {
         let (pairs, odd) = texts.as_chunks();
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
             return Err(DESCRIPTORS.to_owned());
