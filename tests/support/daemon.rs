@@ -109,6 +109,12 @@ impl Plan {
         command
     }
 
+    /// Starts a daemon that must fail; returns its exit code and log.
+    pub(crate) fn refused(&self) -> (Option<i32>, String) {
+        let code = Process::start(&mut self.command("refused")).exit_code();
+        (code, fs::read_to_string(self.path("refused")).unwrap())
+    }
+
     pub(crate) fn start(self) -> Daemon {
         self.start_when(" serving ")
     }

@@ -100,10 +100,9 @@ fn refuses_start_and_reports_line_of_bad_settings() {
     ];
     for (settings, line, word) in table {
         let plan = Plan::new().settings(settings);
-        let mut process = Process::start(&mut plan.command("log"));
-        assert_eq!(process.exit_code(), Some(1), "{settings}");
-        let log = fs::read_to_string(plan.path("log")).unwrap();
-        assert!(log.contains(&format!("tidegate.yaml:{line}:")) && log.contains(word), "{settings}: {log}");
+        let (code, log) = plan.refused();
+        assert_eq!(code, Some(1), "{settings}: {log}");
+        has(&log, &[&format!("tidegate.yaml:{line}:"), word]);
         assert!(!plan.socket().exists());
     }
 }
