@@ -218,7 +218,7 @@ fn read_nanos(clock: ClockId) -> u64 {
     time.tv_sec.unsigned_abs().saturating_mul(NANOS_PER_SECOND).saturating_add(time.tv_nsec.unsigned_abs())
 }
 
-/// Reads the wall clock in nanoseconds since 1970. It steps: only for comparison across a reboot.
+/// Reads the wall clock in nanoseconds since 1970. It steps: never for elapsed time.
 pub fn unix_nanos() -> i64 {
     #[allow(clippy::disallowed_methods, reason = "this is the one place")]
     match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {

@@ -9,7 +9,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use tidegate::admin::{
-    AdminSocket, AdminState, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord, ServedSocket,
+    AdminSocket, AdminState, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord,
 };
 use tidegate::clock::Clock;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let desk = AdminState {
         engine: Arc::clone(&limits.engine),
         clock: Arc::new(Clock::start()),
-        socket: ServedSocket::default(),
+        socket: Arc::default(),
         server: Arc::default(),
         snapshots: Arc::default(),
         fleet: None,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
@@ -46,43 +47,36 @@ pub(super) enum Units<N> {
     Each(#[schemars(with = "BTreeMap<String, N>")] Vec<(String, N)>),
 }
 
-pub(super) trait WholeNumber: Copy {
+pub(super) trait WholeNumber: FromStr {
     const EXPECTED: &str;
 
-    /// Reads the digits. Numbers beyond the type become its largest, or smallest.
-    fn read(digits: &str) -> Option<Self>;
+    /// The values of numbers below and above the type; `None`: such a number is a fault.
+    const BEYOND: [Option<Self>; 2];
 }
 
 impl WholeNumber for u64 {
     const EXPECTED: &str = "a cost is a whole number of 0 or more, or a map from units to such numbers";
-
-    fn read(digits: &str) -> Option<u64> {
-        let large = || is_large_negative(digits).filter(|is_negative| !is_negative).map(|_| u64::MAX);
-        digits.parse().ok().or_else(large)
-    }
+    const BEYOND: [Option<u64>; 2] = [None, Some(u64::MAX)];
 }
 
 impl WholeNumber for i64 {
     const EXPECTED: &str = "an amount is a whole number, or a map from units to such numbers";
-
-    fn read(digits: &str) -> Option<i64> {
-        let large =
-            || is_large_negative(digits).map(|is_negative| if is_negative { i64::MIN } else { i64::MAX });
-        digits.parse().ok().or_else(large)
-    }
+    const BEYOND: [Option<i64>; 2] = [Some(i64::MIN), Some(i64::MAX)];
 }
 
-/// Returns whether a number is negative; `None`: it is not beyond 64 bits.
-fn is_large_negative(digits: &str) -> Option<bool> {
-    // Every such number of JSON is whole, or infinite.
-    let number = digits.parse::<f64>().ok().filter(|number| number.abs() >= 9.2e18);
-    number.map(f64::is_sign_negative)
+fn whole_number<N: WholeNumber>(digits: &str) -> Option<N> {
+    digits.parse().ok().or_else(|| {
+        // Every such number of JSON is whole, or infinite.
+        let number = digits.parse::<f64>().ok().filter(|number| number.abs() >= 9.2e18)?;
+        let [below, above] = N::BEYOND;
+        if number < 0.0 { below } else { above }
+    })
 }
 
 impl<'de, N: WholeNumber> Deserialize<'de> for Units<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Units<N>, D::Error> {
         let text = <&RawValue>::deserialize(deserializer)?.get();
-        let number = |digits: &str| N::read(digits).ok_or_else(|| D::Error::custom(N::EXPECTED));
+        let number = |digits: &str| whole_number(digits).ok_or_else(|| D::Error::custom(N::EXPECTED));
         if !text.starts_with('{') {
             return number(text).map(Units::Requests);
         }

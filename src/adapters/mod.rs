@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::clock::Clock;
-pub(crate) use crate::protocol::shorten_value;
+pub(crate) use crate::protocol::{DescriptorList, shorten_value};
 use crate::server::{ConnectionLimits, Connector, FairQueue};
 use envoy::own_limits::OwnLimitTable;
 use exchange::HttpSessions;

@@ -13,19 +13,19 @@ use tokio::sync::mpsc::Receiver;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// One answer: all of it at once, or lines as they come.
-pub(super) type HttpAnswer = Response<Either<Full<Bytes>, LineStream>>;
+pub(crate) type HttpAnswer = Response<Either<Full<Bytes>, LineStream>>;
 
 /// Lines until their sender closes.
-type LineStream = StreamBody<ReceiverStream<LineFrame>>;
+pub(crate) type LineStream = StreamBody<ReceiverStream<LineFrame>>;
 
-pub(super) type LineFrame = Result<Frame<Bytes>, Infallible>;
+pub(crate) type LineFrame = Result<Frame<Bytes>, Infallible>;
 
 pub(super) fn lines(lines: Receiver<LineFrame>) -> HttpAnswer {
     let lines = StreamBody::new(ReceiverStream::new(lines));
     of_body("application/jsonl", StatusCode::OK, Either::Right(lines))
 }
 
-pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
+pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
 
@@ -65,19 +65,23 @@ pub(super) fn wrong_method(allowed: &'static str) -> HttpAnswer {
 
 /// Returns a page with its content security policy.
 pub(super) fn html(page: String, policy: &str) -> HttpAnswer {
-    let mut answer = of_kind(StatusCode::OK, "text/html; charset=utf-8", page);
+    safe(of_kind(StatusCode::OK, "text/html; charset=utf-8", page), policy)
+}
+
+/// Sets headers against scripts, sniffing and framing, unless the answer has a content security policy of its own.
+pub(crate) fn safe(mut answer: HttpAnswer, policy: &str) -> HttpAnswer {
     let headers = answer.headers_mut();
     for (name, value) in SAFETY {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     // The nonce in it consists of digits and letters.
     if let Ok(policy) = HeaderValue::from_str(policy) {
-        headers.insert(CONTENT_SECURITY_POLICY, policy);
+        headers.entry(CONTENT_SECURITY_POLICY).or_insert(policy);
     }
     answer
 }
 
-pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
+pub(crate) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     of_body(kind, status, Either::Left(Full::new(body.into())))
 }
 
@@ -92,7 +96,7 @@ fn of_body(kind: &'static str, status: StatusCode, body: Either<Full<Bytes>, Lin
 }
 
 /// Further security headers: no content sniffing, no referrer, same-origin isolation.
-pub const SAFETY: [(&str, &str); 4] = [
+const SAFETY: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),

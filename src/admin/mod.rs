@@ -4,7 +4,7 @@
 // Public for tests alone.
 #![doc(hidden)]
 
-mod answer;
+pub(crate) mod answer;
 mod fleet;
 mod health;
 mod history;
@@ -19,14 +19,12 @@ mod switches;
 mod verbs;
 mod warnings;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-pub use answer::SAFETY;
 pub(crate) use fleet::{
     FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus, admitted_max,
 };
@@ -53,8 +51,8 @@ use crate::state::SnapshotStats;
 pub struct AdminState {
     pub engine: Arc<Engine>,
     pub clock: Arc<Clock>,
-    /// The socket that applications connect to.
-    pub socket: ServedSocket,
+    /// The socket that applications connect to, so that a command can tell this daemon from another.
+    pub socket: Arc<SocketFile>,
     pub server: Arc<ServerCounters>,
     pub snapshots: Arc<SnapshotStats>,
     /// The counters of the sync task; `None`: the settings name no Redis, or the daemon cannot use it.
@@ -129,23 +127,6 @@ pub trait DaemonControl: Send + Sync {
 
     /// Returns the reasons, besides the rules, why this host is not ready, each with a fix; empty if it is ready.
     fn unready(&self) -> Vec<String>;
-}
-
-/// The socket that this daemon serves, so that a command can tell it from another daemon's.
-#[derive(Clone, Debug, Default)]
-pub struct ServedSocket {
-    pub path: PathBuf,
-    pub file: Arc<SocketFile>,
-}
-
-impl ServedSocket {
-    /// The request header by which a command names the socket whose daemon it means, as [`ServedSocket::token`] has it.
-    pub const HEADER: &str = "tidegate-socket";
-
-    /// Device and inode as the header has them.
-    pub fn token((device, inode): (u64, u64)) -> String {
-        format!("{device}:{inode}")
-    }
 }
 
 /// Memory, the log, the helper threads, and whether the daemon has left a crash loop.

@@ -32,17 +32,6 @@ struct LiveRecording {
     rules: Vec<DomainInForce>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
-enum RecordingEnd {
-    #[strum(to_string = "its time is over")]
-    Time,
-    /// The reader closed the connection.
-    #[strum(to_string = "its reader went")]
-    Gone,
-    #[strum(to_string = "its reader took nothing")]
-    Stalled,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordFields<'a> {
@@ -105,17 +94,18 @@ impl LiveRecording {
         self.reel.give_way();
         let ended = self.roll();
         self.reel.stop();
-        if ended == RecordingEnd::Time {
+        if ended.is_ok() {
             // A reader that does not take the end keeps the lines before it.
             self.finish();
         }
+        let ended = ended.err().unwrap_or("its time is over");
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
         let what = format!("recorded {}, {} dropped: {ended}", counted(lines, "line"), count(dropped));
         self.admin.ledger.enter(&self.by, &what, self.admin.clock.now());
     }
 
-    /// Writes events until the recording ends.
-    fn roll(&mut self) -> RecordingEnd {
+    /// Writes events until the time is over, or for less long: the error says why.
+    fn roll(&mut self) -> Result<(), &'static str> {
         let mut reported = self.admin.clock.now().at;
         self.writer.open(&self.admin.engine.open_sessions());
         loop {
@@ -125,11 +115,9 @@ impl LiveRecording {
                 reported = now;
                 self.report(None);
             }
-            if let Err(ended) = self.send() {
-                return ended;
-            }
+            self.send()?;
             if now >= self.until {
-                return RecordingEnd::Time;
+                return Ok(());
             }
             if !some {
                 std::thread::sleep(PAUSE);
@@ -173,7 +161,7 @@ impl LiveRecording {
     }
 
     /// Sends the written lines to the reader. Events are buffered meanwhile, as long as there is room.
-    fn send(&mut self) -> Result<(), RecordingEnd> {
+    fn send(&mut self) -> Result<(), &'static str> {
         let bytes = Bytes::from(self.writer.take());
         if bytes.is_empty() {
             return Ok(());
@@ -183,11 +171,11 @@ impl LiveRecording {
         loop {
             frame = match self.lines.try_send(frame) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Closed(_)) => return Err(RecordingEnd::Gone),
+                Err(TrySendError::Closed(_)) => return Err("its reader went"),
                 Err(TrySendError::Full(frame)) => frame,
             };
             if self.admin.clock.now().at.since(begin) >= STALL_MAX {
-                return Err(RecordingEnd::Stalled);
+                return Err("its reader took nothing");
             }
             std::thread::sleep(PAUSE);
         }

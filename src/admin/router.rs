@@ -17,9 +17,10 @@ use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
 use super::verbs::{self, VerbResult};
 use super::warnings::errors_in_rules;
-use super::{AdminState, ServedSocket, metrics, recording, status_page};
+use super::{AdminState, metrics, recording, status_page};
 use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
 use crate::rules::{NamedItem, NamedKind};
+use crate::server::SocketFile;
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +65,9 @@ pub(super) async fn answer(
 }
 
 /// The socket of this daemon, where the command means the daemon of another one.
-fn misdirected<'d>(admin: &'d AdminState, request: &Request<Incoming>) -> Option<&'d ServedSocket> {
-    let meant = request.headers().get(ServedSocket::HEADER)?;
-    let served = admin.socket.file.identity().map(ServedSocket::token);
+fn misdirected<'d>(admin: &'d AdminState, request: &Request<Incoming>) -> Option<&'d SocketFile> {
+    let meant = request.headers().get(SocketFile::HEADER)?;
+    let served = admin.socket.identity().map(SocketFile::token);
     served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(&admin.socket)
 }
 

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::client::{connect, default_socket, explain_refused, in_words};
 use super::running::RunningDaemon;
-use crate::admin::ServedSocket;
 use crate::daemon::settings::{SETTINGS_FILE, Settings, default_admin_socket};
+use crate::server::SocketFile;
 use crate::terms::without_number;
 
 /// Where the admin socket is, for every command that asks there
@@ -217,8 +217,8 @@ impl AdminClient {
         if let Some(path) = &self.socket {
             let found = std::fs::metadata(path)
                 .map_err(|source| AdminFailure::NoSocket { path: path.clone(), source })?;
-            let token = ServedSocket::token((found.dev(), found.ino()));
-            head += &format!("{}: {token}\r\n", ServedSocket::HEADER);
+            let token = SocketFile::token((found.dev(), found.ino()));
+            head += &format!("{}: {token}\r\n", SocketFile::HEADER);
         }
         if !body.is_empty() {
             head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());

@@ -7,19 +7,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
-};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use maud::{DOCTYPE, html};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::signals::CaughtSignals;
 use super::{CliResult, failed};
-use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_paths};
+use crate::admin::answer::{HttpAnswer, of_kind, safe, text};
+use crate::admin::{HttpConnection, HttpConnections, head_patience, page_paths};
 use crate::daemon::log;
 use crate::sys;
 use crate::terms::hex;
@@ -84,8 +82,6 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 /// Concurrent requests: a page, and a link followed from it.
 const LOOKS_AT_ONCE: usize = 4;
 
-type ProxyAnswer = Response<Full<Bytes>>;
-
 #[derive(Debug)]
 struct Proxy {
     client: AdminClient,
@@ -108,50 +104,49 @@ impl Proxy {
             let (proxy, peer) = (Arc::clone(self), socket.peer_addr().ok().map(|peer| peer.ip()));
             connection.serve(socket, head_patience(peer), PATIENCE, move |request| {
                 let proxy = Arc::clone(&proxy);
-                async move { proxy.answer(&request).await }
+                async move { safe(proxy.answer(&request).await, NOTHING) }
             })
         };
         // A connection that the browser closed early is no failure.
         HttpConnections::serve_each(accept, serve, drop).await;
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> ProxyAnswer {
+    async fn answer(&self, request: &Request<Incoming>) -> HttpAnswer {
         if !self.has_own_host(request) {
-            return plain(
+            return text(
                 StatusCode::FORBIDDEN,
                 "this address is for this host alone: open the one that was printed",
             );
         }
         let Some(path) = self.path_behind_token(request.uri().path()) else {
-            return plain(
+            return text(
                 StatusCode::NOT_FOUND,
                 "there is nothing here: open the whole address that was printed",
             );
         };
         if request.method() != Method::GET {
-            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "here one can only look: GET");
+            let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "here one can only look: GET");
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
             return answer;
         }
         let Some(page) = page_paths().find(|page| *page == path) else {
-            return plain(StatusCode::NOT_FOUND, "there is no such page");
+            return text(StatusCode::NOT_FOUND, "there is no such page");
         };
         let client = self.client.clone();
         match tokio::task::spawn_blocking(move || client.get(page)).await {
             Ok(Ok(answered)) => {
                 let status = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::BAD_GATEWAY);
-                let mut answer = Response::new(Full::new(answered.body.into()));
-                *answer.status_mut() = status;
+                let mut answer = text(status, answered.body);
                 for name in PASSED_ON {
                     let value = answered.headers.iter().find(|(known, _)| *known == name.as_str());
                     if let Some(value) = value.and_then(|(_, value)| HeaderValue::from_str(value).ok()) {
                         answer.headers_mut().insert(name, value);
                     }
                 }
-                safe(answer)
+                answer
             }
             Ok(Err(failure)) => no_answer(&failure),
-            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
+            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
         }
     }
 
@@ -174,7 +169,7 @@ impl Proxy {
 }
 
 /// Returns an error page that reloads itself. A page that is already open shows its reason.
-fn no_answer(failure: &AdminFailure) -> ProxyAnswer {
+fn no_answer(failure: &AdminFailure) -> HttpAnswer {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -196,27 +191,7 @@ fn no_answer(failure: &AdminFailure) -> ProxyAnswer {
             }
         }
     };
-    let mut answer = plain(StatusCode::BAD_GATEWAY, page.into_string());
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    answer
-}
-
-fn plain(status: StatusCode, text: impl Into<Bytes>) -> ProxyAnswer {
-    let mut answer = Response::new(Full::new(text.into()));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    safe(answer)
-}
-
-/// Sets headers against caching, scripts and framing.
-fn safe(mut answer: ProxyAnswer) -> ProxyAnswer {
-    let headers = answer.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    for (name, value) in SAFETY {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(NOTHING));
-    answer
+    of_kind(StatusCode::BAD_GATEWAY, "text/html; charset=utf-8", page.into_string())
 }
 
 const PASSED_ON: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_SECURITY_POLICY];

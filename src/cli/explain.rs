@@ -25,7 +25,7 @@ use crate::rules::{
     Selection, near::value, shown,
 };
 use crate::terms::count;
-use crate::trace::jsonl::refused_by_the_socket;
+use crate::trace::jsonl::as_frame;
 
 /// Shows which rules apply to a request, which do not and why, each with its position in the files
 #[derive(Clone, Debug, clap::Args)]
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let descriptors = args.subject.descriptors()?;
     let priority = args.subject.priority.as_deref();
     let judge = CheckRequest { priority, ..CheckRequest::new(0, &args.domain) };
-    if let Some(reason) = refused_by_the_socket(&RequestFrame::Check(Op::Hit, judge), &descriptors) {
+    if let Err(reason) = as_frame(&RequestFrame::Check(Op::Hit, judge), &descriptors) {
         return Err(usage(reason));
     }
     let socket = args.admin.socket.clone().unwrap_or_else(default_socket);

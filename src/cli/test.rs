@@ -17,7 +17,7 @@ use crate::engine::{Decision, Verdict, WorkOutcome};
 use crate::rules::source::Source;
 use crate::rules::{self, Domain, Problem, shown};
 use crate::terms::counted;
-use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
+use crate::trace::event::{Action, IdDigest, LeaseOwner};
 use crate::trace::json_line::JsonLine;
 use crate::trace::jsonl;
 use crate::trace::player::Player;
@@ -271,9 +271,9 @@ fn describe_missing_lease(name: &str) -> String {
 }
 
 /// Describes why a request or charge cannot be sent.
-fn describe_invalid(wrong: &TraceLineError) -> String {
+fn describe_invalid(wrong: &str) -> String {
     match wrong {
-        TraceLineError::Descriptors => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
+        jsonl::DESCRIPTORS => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
         wrong => format!("could not be asked: {wrong}"),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::helpers::Helpers;
@@ -21,7 +22,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange, HostOverrides};
 use crate::fleet::task::OverridesHandle;
 use crate::host::read_resident_bytes;
-use crate::server::LOCK_MARK;
+use crate::server::{LOCK_MARK, SocketFile, ThreadHealth};
 use crate::state::{
     ASIDE, SWITCHES_VERSION, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_switches,
     set_aside, write_switches, write_whole,
@@ -305,8 +306,10 @@ pub(super) struct Daemon {
     pub(super) log: Arc<LogQueue>,
     pub(super) helpers: Helpers,
     pub(super) after_crash_loop: AfterCrashLoop,
-    /// Returns the reasons, besides the rules, why no requests should be sent here yet.
-    pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub(super) shutdown: CancellationToken,
+    pub(super) pulse: Arc<ThreadHealth>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) socket: Arc<SocketFile>,
 }
 
 impl DaemonControl for Daemon {
@@ -344,14 +347,29 @@ impl DaemonControl for Daemon {
     }
 
     fn unready(&self) -> Vec<String> {
+        let draining = self.shutdown.is_cancelled();
+        let draining = draining.then(|| "it drains: another daemon is to follow".to_owned());
+        let silent = self.pulse.check_ages(self.clock.now().at).filter_map(|(name, age)| match age {
+            None => Some(format!("the thread `{name}` has not begun yet")),
+            Some(age) => (age > SILENCE_MAX)
+                .then(|| format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")),
+        });
+        let (started, wanted) = self.pulse.thread_counts();
+        let few = (started < wanted).then(|| {
+            format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
+        });
         let after_crash_loop = self.after_crash_loop.load(Ordering::Relaxed).then(|| {
             "the daemon was in a crash loop: it uses the last rules that ran for a minute, and its state is set aside; help: \
              fix the rules, then run `tidegate reload`"
                 .to_owned()
         });
-        (self.unready)().into_iter().chain(self.helpers.missing()).chain(after_crash_loop).collect()
+        let of_server = draining.into_iter().chain(silent).chain(few).chain(self.socket.obstacle());
+        of_server.chain(self.helpers.missing()).chain(after_crash_loop).collect()
     }
 }
+
+/// A thread at work beats several times a second.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// A reading waits until the files stop changing; directories may be large and disks slow.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(30);

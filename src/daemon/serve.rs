@@ -24,13 +24,13 @@ use super::service_manager::ServiceManager;
 use super::settings::{Settings, file_or_installed};
 use super::{file_owners, log, process, restart, watch};
 use crate::adapters::{self, AdapterCounters, AdapterProtocol};
-use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners, ServedSocket};
+use crate::admin::{self, AdminSocket, AdminState, ChangeLedger, Listeners};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
 use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
-use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, SocketFile, ThreadHealth};
+use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
 use crate::terms::without_number;
@@ -144,7 +144,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     let listener = listen(settings)?;
-    let socket = ServedSocket { path: listener.path().to_owned(), file: Arc::clone(listener.file()) };
+    let socket = Arc::clone(listener.file());
     let listeners = operator_listeners(settings)?;
     let mut taken = RestoredState::take_up(settings, &args.hooks.boot_id)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
@@ -187,7 +187,10 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
                 log: Arc::clone(queue),
                 helpers: helpers.clone(),
                 after_crash_loop,
-                unready: unready(&shutdown, &pulse, &clock, Arc::clone(&socket.file)),
+                shutdown: shutdown.clone(),
+                pulse: Arc::clone(&pulse),
+                clock: Arc::clone(&clock),
+                socket: Arc::clone(&socket),
             }),
             socket,
             ledger,
@@ -337,29 +340,6 @@ fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
     helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());
 }
 
-/// Returns a function that lists the reasons, besides the rules, why no requests should be sent here.
-fn unready(
-    shutdown: &CancellationToken,
-    pulse: &Arc<ThreadHealth>,
-    clock: &Arc<Clock>,
-    file: Arc<SocketFile>,
-) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
-    let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
-    Box::new(move || {
-        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
-        let silent = pulse.check_ages(clock.now().at).filter_map(|(name, age)| match age {
-            None => Some(format!("the thread `{name}` has not begun yet")),
-            Some(age) => (age > SILENCE_MAX)
-                .then(|| format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")),
-        });
-        let (started, wanted) = pulse.thread_counts();
-        let few = (started < wanted).then(|| {
-            format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
-        });
-        draining.into_iter().chain(silent).chain(few).chain(file.obstacle()).collect()
-    })
-}
-
 /// Without this thread there is no admin socket; decisions continue.
 fn add_admin(
     state: AdminState,
@@ -466,9 +446,6 @@ impl From<BindError> for ServeFailure {
         ServeFailure(format!("{error}{help}"), code)
     }
 }
-
-/// A thread at work beats several times a second.
-const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 const OPEN_MAX: Duration = Duration::from_secs(1);
 

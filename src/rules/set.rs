@@ -231,34 +231,17 @@ pub enum NamedKind<'d> {
     Shedder,
 }
 
-/// Why attributes do not identify one key of a rule, and what to write.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotItsKey(String);
-
-impl NotItsKey {
-    fn others(expected: &[KeyPart], given: &[(&str, &str)]) -> NotItsKey {
-        let list = |names: &mut dyn Iterator<Item = &str>| {
-            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-            if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
-        };
-        let example: Vec<String> = expected.iter().map(|part| format!("{}=VALUE", part.attribute)).collect();
-        let example = if example.is_empty() { "no attribute".to_owned() } else { example.join(" ") };
-        let expected = list(&mut expected.iter().map(|part| &*part.attribute));
-        let given = list(&mut given.iter().map(|(name, _)| *name));
-        NotItsKey(format!("its key is made of {expected}, not of {given}: write exactly {example}"))
-    }
-
-    fn empty(name: &str) -> NotItsKey {
-        NotItsKey(format!("`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"))
-    }
-
-    fn path(entries: &[&str]) -> NotItsKey {
-        let entries = entries.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ");
-        NotItsKey(format!(
-            "these entries do not come to it: write those of its path in their order, {entries}"
-        ))
-    }
+/// Says that a key is made of other attributes than those given.
+fn other_attributes(expected: &[KeyPart], given: &[(&str, &str)]) -> String {
+    let list = |names: &mut dyn Iterator<Item = &str>| {
+        let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+        if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+    };
+    let example: Vec<String> = expected.iter().map(|part| format!("{}=VALUE", part.attribute)).collect();
+    let example = if example.is_empty() { "no attribute".to_owned() } else { example.join(" ") };
+    let expected = list(&mut expected.iter().map(|part| &*part.attribute));
+    let given = list(&mut given.iter().map(|(name, _)| *name));
+    format!("its key is made of {expected}, not of {given}: write exactly {example}")
 }
 
 impl Domain {
@@ -285,21 +268,27 @@ impl Domain {
     /// request. Their order matters for descriptors only.
     ///
     /// # Errors
-    /// They identify no key of the rule, or more than one.
-    pub(crate) fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
+    /// Why they identify no key of the rule, or more than one, and what to write.
+    pub(crate) fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, String> {
         if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
-            return Err(NotItsKey::empty(name));
+            return Err(format!(
+                "`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"
+            ));
         }
         if let Some(path) = self.contents.tree.path(rule) {
             let hit: Option<Hit> = self.contents.tree.find(attributes).filter(|hit| hit.rule == rule);
-            let hit = hit.ok_or_else(|| NotItsKey::path(&path))?;
+            let hit = hit.ok_or_else(|| {
+                let entries: Vec<String> = path.iter().map(|entry| format!("`{entry}`")).collect();
+                let entries = entries.join(", then ");
+                format!("these entries do not come to it: write those of its path in their order, {entries}")
+            })?;
             return Ok(self.contents.tree.key_values(hit, attributes).map(str::to_owned).collect());
         }
         let key = self.contents.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
         let value = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let values: Vec<&str> = key.iter().filter_map(|part| value(&part.attribute)).collect();
         if values.len() != key.len() || attributes.len() != key.len() {
-            return Err(NotItsKey::others(key, attributes));
+            return Err(other_attributes(key, attributes));
         }
         let mut scratch = KeyScratch::default();
         scratch.fill(key.iter().map(|part| part.transform).zip(values));

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;
 
 use super::membership::HelloRefusal;
+use crate::protocol::Code;
 
 /// The domains that not every user may use.
 #[derive(Debug, Default)]
@@ -68,16 +69,18 @@ impl PoolAccess {
     /// clients then refuse its requests.
     pub(super) fn check(&self, pool: &str, user: u32, slots: u32) -> Result<(), HelloRefusal> {
         let Some(limits) = self.0.get(pool) else { return Ok(()) };
-        let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
-            HelloRefusal::PoolUser { pool: limits.name.clone(), user }
+        // The name comes from the settings, so this logs no text of a client.
+        let pool = &limits.name;
+        let (code, message) = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
+            (Code::NotAllowed, format!("the pool `{pool}` is not open to user {user}"))
         } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
-            HelloRefusal::PoolSlots { pool: limits.name.clone(), slots, max }
+            let message =
+                format!("{slots} slots are more than the pool `{pool}` allows a process, which is {max}");
+            (Code::Forbidden, message)
         } else {
             return Ok(());
         };
-        // The name comes from the settings, so this logs no text of a client.
-        let pool = &limits.name;
-        warn!(user, "{refusal}: its requests are refused; help: see `pools.{pool}` in the settings");
-        Err(refusal)
+        warn!(user, "{message}: its requests are refused; help: see `pools.{pool}` in the settings");
+        Err(HelloRefusal(code, message))
     }
 }

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use tracing::{error, warn};
 
 use super::ServerState;
-use super::membership::{ConnectionInfo, Membership};
+use super::membership::{ConnectionInfo, HelloRefusal, Membership};
 use super::memory_charge::MemoryCharge;
 use super::pending::PendingRequests;
 use super::request::{RemoteCheck, RequestContext};
@@ -273,9 +273,8 @@ impl FrameHandler {
         shared.add_missed(library, &hello.missed);
         let member = match Membership::join(shared, &self.info, &hello, library, now) {
             Ok(member) => member,
-            Err(refusal) => {
-                let code = refusal.code();
-                shared.write_error(Some(hello.id), code, &refusal.to_string(), replies);
+            Err(HelloRefusal(code, message)) => {
+                shared.write_error(Some(hello.id), code, &message, replies);
                 return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };

@@ -32,7 +32,6 @@ use crate::terms::without_number;
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    path: PathBuf,
     /// `None` for a passed socket, whose path belongs to the service manager.
     owned: Option<OwnedPath>,
     file: Arc<SocketFile>,
@@ -83,8 +82,8 @@ impl Listener {
     fn with(socket: UnixListener, path: PathBuf, owned: Option<OwnedPath>) -> Listener {
         let passed = || std::fs::metadata(&path).ok().as_ref().map(file_identity);
         let identity = owned.as_ref().map(|owned| owned.identity).or_else(passed);
-        let file = SocketFile { identity: Mutex::new(identity), obstacle: Mutex::default() };
-        Listener { socket, path, owned, file: Arc::new(file) }
+        let file = SocketFile { path, identity: Mutex::new(identity), obstacle: Mutex::default() };
+        Listener { socket, owned, file: Arc::new(file) }
     }
 
     /// Returns what operators see of the socket file.
@@ -95,7 +94,7 @@ impl Listener {
     /// Whether the socket file is still at its path. That of a passed socket is the service manager's.
     pub fn is_at_path(&self) -> bool {
         let is_own = |owned: &OwnedPath| {
-            std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity)
+            std::fs::symlink_metadata(self.path()).is_ok_and(|now| file_identity(&now) == owned.identity)
         };
         self.owned.as_ref().is_none_or(is_own)
     }
@@ -105,7 +104,7 @@ impl Listener {
     /// # Errors
     /// As of [`Listener::bind`]: another process may have taken the path.
     pub(super) fn bind_again(&mut self) -> Result<tokio::net::UnixListener, BindError> {
-        let path = &*self.path;
+        let path = &*self.file.path;
         let failed = |source| BindError::Io { path: path.into(), doing: "cannot listen again", source };
         let Some(owned) = &mut self.owned else { return self.watch().map_err(failed) };
         let held = owned.lock.metadata().map_err(failed)?;
@@ -144,7 +143,7 @@ impl Listener {
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// Duplicates the socket and registers it with the current runtime.
@@ -160,7 +159,7 @@ impl Listener {
     pub(super) fn remove_path(&self) {
         if self.owned.is_some() && self.is_at_path() {
             // After an error, the next start finds a stale socket and replaces it.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(self.path());
         }
     }
 
@@ -259,14 +258,23 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
-/// The identity of the socket file, and why it cannot be made again, for operators.
+/// The path and identity of the socket file, and why it cannot be made again, for operators.
 #[derive(Debug, Default)]
 pub struct SocketFile {
+    pub path: PathBuf,
     identity: Mutex<Option<(u64, u64)>>,
     obstacle: Mutex<Option<String>>,
 }
 
 impl SocketFile {
+    /// The request header by which a command names the socket whose daemon it means, as [`SocketFile::token`] has it.
+    pub const HEADER: &str = "tidegate-socket";
+
+    /// Device and inode as the header has them.
+    pub fn token((device, inode): (u64, u64)) -> String {
+        format!("{device}:{inode}")
+    }
+
     /// Returns device and inode of the socket; `None` if the path of a passed socket did not exist.
     pub fn identity(&self) -> Option<(u64, u64)> {
         *self.identity.lock()

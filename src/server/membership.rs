@@ -33,27 +33,14 @@ pub(super) struct Membership {
     pub(super) is_restricted: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HelloRefusal {
-    #[error("{0}")]
-    NotOpened(#[from] SessionError),
-    #[error("the pool `{pool}` is not open to user {user}")]
-    PoolUser { pool: Box<str>, user: u32 },
-    #[error("{slots} slots are more than the pool `{pool}` allows a process, which is {max}")]
-    PoolSlots { pool: Box<str>, slots: u32, max: u32 },
-    #[error("the process of this session has exited")]
-    ProcessExited,
-}
+/// Why a HELLO is refused, as the code and the message of the reply.
+#[derive(Debug)]
+pub(super) struct HelloRefusal(pub(super) Code, pub(super) String);
 
-impl HelloRefusal {
-    pub(super) fn code(&self) -> Code {
-        match self {
-            HelloRefusal::NotOpened(SessionError::TooMany) => Code::Busy,
-            HelloRefusal::NotOpened(_) | HelloRefusal::ProcessExited | HelloRefusal::PoolSlots { .. } => {
-                Code::Forbidden
-            }
-            HelloRefusal::PoolUser { .. } => Code::NotAllowed,
-        }
+impl From<SessionError> for HelloRefusal {
+    fn from(error: SessionError) -> HelloRefusal {
+        let code = if error == SessionError::TooMany { Code::Busy } else { Code::Forbidden };
+        HelloRefusal(code, error.to_string())
     }
 }
 
@@ -94,7 +81,8 @@ impl Membership {
         if !shared.processes.watch(shared, info, &member.key, pid.is_some()) {
             shared.engine.end_session(&member.session, now);
             member.record(now.at, || NotedKind::SessionEnded);
-            return Err(HelloRefusal::ProcessExited);
+            let message = "the process of this session has exited".to_owned();
+            return Err(HelloRefusal(Code::Forbidden, message));
         }
         Ok(member)
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::{PAIRS_MAX, shorten_value};
@@ -63,8 +63,8 @@ impl<'a> CombinedLines<'a> {
     }
 
     /// Counts a malformed line, or returns the error if `strict`.
-    pub(super) fn pass_over(&mut self, number: u64, wrong: UnreadableLine) -> Result<(), TraceFailure> {
-        let failure = TraceFailure::Line { number, wrong: TraceLineError::Access(wrong) };
+    pub(super) fn pass_over(&mut self, number: u64, wrong: String) -> Result<(), TraceFailure> {
+        let failure = TraceFailure::Line { number, wrong };
         if self.strict {
             return Err(failure);
         }
@@ -130,37 +130,25 @@ pub(super) struct AccessLine {
     attributes: ArrayVec<(&'static str, Range<usize>), ATTRIBUTES_MAX>,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UnreadableLine {
-    #[error("does not begin with an IP address but with {0}")]
-    Address(String),
-    #[error("no time in brackets, such as [10/Oct/2000:13:55:36 -0700]")]
-    Time,
-    #[error("the request is not METHOD PATH PROTOCOL but {0}")]
-    Request(String),
-    #[error("no status of three digits after the request")]
-    Status,
-    #[error("a quoted text has no end")]
-    Quote,
-    #[error("longer than a line of a log can be")]
-    TooLong,
-}
-
 impl AccessLine {
-    pub(super) fn read(line: &[u8]) -> Result<AccessLine, UnreadableLine> {
-        let line = line.trim_ascii();
-        let (address, rest) = word(line);
-        let address = std::str::from_utf8(address).ok().filter(|address| address.parse::<IpAddr>().is_ok());
-        let address =
-            address.ok_or_else(|| UnreadableLine::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
+    /// Parses a line. An error says why it is malformed.
+    pub(super) fn read(line: &[u8]) -> Result<AccessLine, String> {
+        let (address, rest) = word(line.trim_ascii());
+        let address = String::from_utf8_lossy(address);
+        if address.parse::<IpAddr>().is_err() {
+            return Err(format!("does not begin with an IP address but with {}", shown(&address)));
+        }
         let (_identity, rest) = word(rest);
-        let (user, unix_seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
-        let (request, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
-        let not_request = || UnreadableLine::Request(shown(&String::from_utf8_lossy(&request)));
-        let (method, target) = method_and_target(&request).ok_or_else(not_request)?;
+        let no_time = "no time in brackets, such as [10/Oct/2000:13:55:36 -0700]";
+        let (user, unix_seconds, rest) = user_and_time(rest).ok_or(no_time)?;
+        let (request, rest) = quoted(rest).ok_or(OPEN_QUOTE)?;
+        let (method, target) = method_and_target(&request).ok_or_else(|| {
+            let request = shown(&String::from_utf8_lossy(&request));
+            format!("the request is not METHOD PATH PROTOCOL but {request}")
+        })?;
         let (status, rest) = word(rest);
         if status.len() != 3 || !status.iter().all(u8::is_ascii_digit) {
-            return Err(UnreadableLine::Status);
+            return Err("no status of three digits after the request".to_owned());
         }
         let text = String::with_capacity(line.len());
         let mut read = AccessLine { unix_seconds, text, attributes: ArrayVec::new() };
@@ -171,8 +159,8 @@ impl AccessLine {
         let (_bytes, rest) = word(rest);
         // The common format ends here. Fields after the user agent are site-specific and ignored.
         if !rest.is_empty() {
-            let (_referer, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
-            let (agent, _) = quoted(rest).ok_or(UnreadableLine::Quote)?;
+            let (_referer, rest) = quoted(rest).ok_or(OPEN_QUOTE)?;
+            let (agent, _) = quoted(rest).ok_or(OPEN_QUOTE)?;
             read.push_known("user_agent", &agent);
         }
         read.push_known("user", &unescaped(user));
@@ -332,6 +320,8 @@ fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
 }
+
+const OPEN_QUOTE: &str = "a quoted text has no end";
 
 /// How many seconds a line may be late: longer than most servers let a request take.
 const WINDOW_SECONDS: u64 = 60;

@@ -2,26 +2,26 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use arrayvec::ArrayVec;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::clock::Timestamp;
-use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 
 /// A line. Fields that an op does not need may be absent; unknown fields are ignored.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(crate) struct JsonLine<'a> {
-    /// Seconds as a decimal, verbatim.
+    /// Seconds as a decimal, verbatim; of a test `null`.
     #[serde(borrow)]
-    pub(super) t: LineTimeText<'a>,
+    pub(super) t: &'a RawValue,
     pub(super) op: Option<JsonText<'a>>,
     /// Any JSON value, verbatim.
     pub(super) id: Option<&'a RawValue>,
     pub(super) domain: Option<JsonText<'a>>,
-    pub(crate) descriptors: Option<DescriptorTexts<'a>>,
+    /// Each as alternating keys and values.
+    pub(crate) descriptors: Option<JsonList<JsonList<JsonText<'a>>>>,
     pub(crate) cost: Option<Quantity<'a>>,
     pub(crate) priority: Option<JsonText<'a>>,
     pub(crate) idem: Option<JsonText<'a>>,
@@ -44,20 +44,8 @@ pub(crate) struct JsonLine<'a> {
 impl JsonLine<'_> {
     /// Returns a line with one empty descriptor and no other field.
     pub(crate) fn of_subject() -> Self {
-        let mut descriptors = DescriptorTexts::default();
-        descriptors.begin();
-        JsonLine { descriptors: Some(descriptors), ..JsonLine::default() }
-    }
-}
-
-/// The time of a line, verbatim; of a line of a test `null`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(transparent)]
-pub(super) struct LineTimeText<'a>(#[serde(borrow)] pub(super) &'a RawValue);
-
-impl Default for LineTimeText<'_> {
-    fn default() -> Self {
-        LineTimeText(RawValue::NULL)
+        let line = serde_json::from_str(r#"{"t": null, "descriptors": [[]]}"#);
+        line.unwrap_or_else(|error| unreachable!("{error} in a line of a subject"))
     }
 }
 
@@ -80,86 +68,40 @@ impl std::ops::Deref for JsonText<'_> {
     }
 }
 
-/// The strings of all descriptors in one list, and where each descriptor ends.
-#[derive(Debug, Default)]
-pub(crate) struct DescriptorTexts<'a> {
-    texts: Vec<JsonText<'a>>,
-    ends: ArrayVec<usize, DESCRIPTORS_MAX>,
-    /// Set when there were more than `DESCRIPTORS_MAX`.
-    too_many: bool,
+/// A list, whose elements say what is expected where there is none.
+#[derive(Debug)]
+pub(crate) struct JsonList<T>(pub(crate) Vec<T>);
+
+pub(crate) trait JsonElement {
+    const LIST: &'static str;
 }
 
-impl<'a> DescriptorTexts<'a> {
-    /// Appends an empty descriptor.
-    pub(crate) fn begin(&mut self) {
-        self.too_many |= self.ends.try_push(self.texts.len()).is_err();
-    }
-
-    /// Appends a pair to the last descriptor.
-    pub(crate) fn push(&mut self, key: JsonText<'a>, value: JsonText<'a>) {
-        self.texts.extend([key, value]);
-        self.ends.last_mut().into_iter().for_each(|end| *end = self.texts.len());
-    }
-
-    /// The descriptors, each as alternating keys and values; `None` if there are too many.
-    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[JsonText<'a>]>> {
-        let mut start = 0;
-        let each = self
-            .ends
-            .iter()
-            .map(move |end| self.texts.get(std::mem::replace(&mut start, *end)..*end).unwrap_or_default());
-        (!self.too_many).then_some(each)
-    }
+impl JsonElement for JsonText<'_> {
+    const LIST: &'static str = "a list of texts";
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for DescriptorTexts<'a> {
+impl JsonElement for JsonList<JsonText<'_>> {
+    const LIST: &'static str = "a list of lists of texts";
+}
+
+impl<'de, T: JsonElement + Deserialize<'de>> Deserialize<'de> for JsonList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Descriptors;
+        struct ListVisitor<T>(PhantomData<T>);
 
-        impl<'de> Visitor<'de> for Descriptors {
-            type Value = DescriptorTexts<'de>;
+        impl<'de, T: JsonElement + Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
+            type Value = JsonList<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of lists of texts")
+                f.write_str(T::LIST)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DescriptorTexts<'de>, A::Error> {
-                let texts = Vec::with_capacity(TEXTS_USUAL);
-                let mut read = DescriptorTexts { texts, ends: ArrayVec::new(), too_many: false };
-                while list.next_element_seed(Descriptor(&mut read.texts))?.is_some() {
-                    read.too_many |= read.ends.try_push(read.texts.len()).is_err();
-                }
-                Ok(read)
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<JsonList<T>, A::Error> {
+                let elements = std::iter::from_fn(|| list.next_element().transpose());
+                elements.collect::<Result<_, _>>().map(JsonList)
             }
         }
 
-        deserializer.deserialize_seq(Descriptors)
-    }
-}
-
-/// Appends one descriptor to the strings of those before it.
-struct Descriptor<'t, 'a>(&'t mut Vec<JsonText<'a>>);
-
-impl<'de: 'a, 'a> serde::de::DeserializeSeed<'de> for Descriptor<'_, 'a> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of texts")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(text) = list.next_element()? {
-            self.0.push(text);
-        }
-        Ok(())
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
     }
 }
 
@@ -218,9 +160,6 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
 }
 
 const QUANTITY: &str = "an integer, or a map of unit names to integers";
-
-/// Room for one typical descriptor.
-const TEXTS_USUAL: usize = 2 * PAIRS_MAX;
 
 const PLACES_MAX: usize = 9;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

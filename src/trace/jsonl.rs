@@ -6,16 +6,15 @@ use arrayvec::ArrayVec;
 use foldhash::fast::FixedState;
 
 use super::access_log::AccessLine;
-use super::event::{
-    Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
-};
-use super::json_line::{JsonLine, JsonText, Quantity, time};
+use super::event::{Action, EventConsumer, IdDigest, LeaseOwner, TraceEvent, TraceFailure, TraceText};
+use super::json_line::{JsonLine, JsonList, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
     self, COST_MAX, CheckRequest, DescriptorList, FrameSplit, PAIRS_MAX, PERMILLE_MAX, RequestFrame,
     RequestOptions, decode_request, encode_request, is_name, split_frame,
 };
+use crate::rules::shown;
 use crate::server::to_engine_cost;
 
 /// State over the lines: used ids and the latest time.
@@ -43,14 +42,14 @@ impl Jsonl {
         text: &[u8],
         number: u64,
         stage: &mut impl EventConsumer,
-    ) -> Result<Result<(), TraceFailure>, TraceLineError> {
+    ) -> Result<Result<(), TraceFailure>, String> {
         let line: JsonLine<'_> =
             serde_json::from_slice(text).map_err(|error| match AccessLine::read(text) {
-                Ok(_) => TraceLineError::AccessLog,
-                Err(_) => TraceLineError::Json(error),
+                Ok(_) => "a line of an access log\nhelp: --trace-format combined".to_owned(),
+                Err(_) => format!("not a line of a trace: {}", json_error(&error)),
             })?;
-        let at = self.time(line.t.0.get())?;
-        let (t, id) = (TraceText::Written(line.t.0), line.id.map(TraceText::Written));
+        let at = self.time(line.t.get())?;
+        let (t, id) = (TraceText::Written(line.t), line.id.map(TraceText::Written));
         let mut play = |action: Action<'_>| stage.play(&TraceEvent { line: number, at, t, id, action });
         let op = match line.op.as_deref().unwrap_or("hit") {
             "hit" => Op::Hit,
@@ -68,21 +67,22 @@ impl Jsonl {
         judge(&line, domain(&line)?, op, |request| play(Action::Judge(request, by)))
     }
 
-    fn time(&mut self, text: &str) -> Result<Timestamp, TraceLineError> {
-        let at = time(text).ok_or_else(|| TraceLineError::Time(text.into()))?;
+    fn time(&mut self, text: &str) -> Result<Timestamp, String> {
+        let help = "write seconds from 0 as a decimal of at most 9 places, such as 0.25";
+        let at = time(text).ok_or_else(|| format!("`t` is {}: {help}", shown(text)))?;
         if at < self.newest {
-            return Err(TraceLineError::Backwards(text.into()));
+            return Err(format!("`t` is {text}, before the line above: sort the trace by time"));
         }
         self.newest = at;
         Ok(at)
     }
 
-    fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, TraceLineError> {
+    fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, String> {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
         let id = IdDigest::of(text);
         // At the bound, new ids are no longer recorded.
         let is_new = if self.ids.len() < IDS_MAX { self.ids.insert(id) } else { !self.ids.contains(&id) };
-        if is_new { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
+        if is_new { Ok(Some(id)) } else { Err(format!("id {} was used before", shown(text))) }
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn judge<T>(
     domain: &str,
     op: Op,
     play: impl FnOnce(engine::Request<'_>) -> T,
-) -> Result<T, TraceLineError> {
+) -> Result<T, String> {
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, u64)>;
@@ -101,7 +101,7 @@ pub(crate) fn judge<T>(
         Some(Quantity::Requests(number)) => protocol::CostField::Requests(cost_from(*number)?),
         Some(Quantity::Units(costs)) => {
             let read = costs.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
-            units = read.collect::<Result<_, TraceLineError>>()?;
+            units = read.collect::<Result<_, String>>()?;
             protocol::CostField::Units(units.as_slice().into())
         }
     };
@@ -126,7 +126,7 @@ pub(crate) fn charge<T>(
     line: &JsonLine<'_>,
     domain: &str,
     play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
-) -> Result<T, TraceLineError> {
+) -> Result<T, String> {
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, i64)>;
@@ -156,13 +156,13 @@ pub(crate) fn charge<T>(
     Ok(play(charge, line.of_id.map(|id| IdDigest::of(id.get()))))
 }
 
-fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineError> {
+fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, String> {
     Ok(match op {
         "release" => {
             let id = id(line)?;
             let outcome = line.outcome.as_deref().map_or(Ok(WorkOutcome::Error), str::parse);
             let range = "\"ok\", \"error\" or \"dropped\"";
-            let outcome = outcome.map_err(|_| TraceLineError::Field { field: "outcome", range })?;
+            let outcome = outcome.map_err(|_| out_of_range("outcome", range))?;
             Action::Release(id, outcome)
         }
         "renew" => Action::Renew(id(line)?),
@@ -172,7 +172,7 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
             let permille = line.permille.ok_or_else(|| missing(line, "permille"))?;
             let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
             let range = "an integer from 0 to 1000";
-            let permille = permille.ok_or(TraceLineError::Field { field: "permille", range })?;
+            let permille = permille.ok_or_else(|| out_of_range("permille", range))?;
             Action::Signal { session: session(line)?, pool, name, permille }
         }
         "hello" => {
@@ -182,47 +182,40 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
         }
         "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
         "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
-        unknown => return Err(TraceLineError::UnknownOp(unknown.into())),
+        unknown => return Err(format!("unknown op {}: write {OPS}", shown(unknown))),
     })
 }
 
-fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
+fn id(line: &JsonLine<'_>) -> Result<IdDigest, String> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
 
-fn domain<'l>(line: &'l JsonLine<'_>) -> Result<&'l str, TraceLineError> {
+fn domain<'l>(line: &'l JsonLine<'_>) -> Result<&'l str, String> {
     line.domain.as_deref().ok_or_else(|| missing(line, "domain"))
 }
 
-fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, TraceLineError> {
+fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, String> {
     line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
 }
 
 /// Checks that a field is present and a valid name.
-fn name<'l>(
-    line: &JsonLine<'_>,
-    field: &'static str,
-    name: Option<&'l JsonText<'_>>,
-) -> Result<&'l str, TraceLineError> {
+fn name<'l>(line: &JsonLine<'_>, field: &str, name: Option<&'l JsonText<'_>>) -> Result<&'l str, String> {
     let name = name.ok_or_else(|| missing(line, field))?;
-    if is_name(name) { Ok(name) } else { Err(TraceLineError::Field { field, range: NAME }) }
+    if is_name(name) { Ok(name) } else { Err(out_of_range(field, NAME)) }
 }
 
-fn read_descriptors<'l>(
-    line: &'l JsonLine<'_>,
-    descriptors: &mut DescriptorList<'l>,
-) -> Result<(), TraceLineError> {
+fn read_descriptors<'l>(line: &'l JsonLine<'_>, descriptors: &mut DescriptorList<'l>) -> Result<(), String> {
     let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
-    for texts in written.each().ok_or(TraceLineError::Descriptors)? {
+    for JsonList(texts) in &written.0 {
         let (pairs, odd) = texts.as_chunks();
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
-            return Err(TraceLineError::Descriptors);
+            return Err(DESCRIPTORS.to_owned());
         }
         // Build the list in place instead of moving its 512 bytes for every line.
         let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
         list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
         if !descriptors.push(&list) {
-            return Err(TraceLineError::Descriptors);
+            return Err(DESCRIPTORS.to_owned());
         }
     }
     Ok(())
@@ -253,12 +246,38 @@ fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }
 
-fn cost_from(number: i64) -> Result<u64, TraceLineError> {
-    u64::try_from(number).map_err(|_| TraceLineError::Field { field: "cost", range: "0 or more" })
+fn cost_from(number: i64) -> Result<u64, String> {
+    u64::try_from(number).map_err(|_| out_of_range("cost", "0 or more"))
 }
 
-fn missing(line: &JsonLine<'_>, field: &'static str) -> TraceLineError {
-    TraceLineError::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
+fn out_of_range(field: &str, range: &str) -> String {
+    format!("`{field}` must be {range}")
+}
+
+fn missing(line: &JsonLine<'_>, field: &str) -> String {
+    let op = line.op.as_deref().unwrap_or("hit");
+    format!("{op} needs `{field}`{}", example(field))
+}
+
+/// An example of a missing field, where one helps.
+fn example(field: &str) -> &'static str {
+    match field {
+        "descriptors" => ", such as [[\"user\", \"u1\"]]",
+        "amount" => ", such as 3, -1 or {\"tokens\": 812}",
+        "rules" => ", a directory or file beside the trace",
+        "permille" => ", from 0 to 1000",
+        _ => "",
+    }
+}
+
+/// Formats an error of serde_json without its line number, which is always 1 here.
+fn json_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let suffix = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&suffix) {
+        Some(what) => format!("{what} (column {})", error.column()),
+        None => text,
+    }
 }
 
 /// 16 bytes each in a table that may be half empty: about 1 GB.
@@ -267,20 +286,19 @@ const IDS_MAX: usize = 32_000_000;
 /// The pool of sessions that name none.
 const POOL: &str = "default";
 
+const OPS: &str = "hit, peek, acquire, release, renew, charge, signal, hello, bye or reload";
+
+/// Why descriptors are invalid.
+pub(crate) const DESCRIPTORS: &str =
+    "a descriptor is a flat list of keys and values, at most 16 pairs in each of at most 8";
+
 const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";
 
-/// Returns the error with which the socket would reject a request, if any.
-pub(crate) fn refused_by_the_socket(
-    asked: &RequestFrame<'_>,
-    descriptors: &DescriptorList<'_>,
-) -> Option<String> {
-    as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
-}
-
-/// Checks a request as the socket would.
-fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), TraceLineError> {
+/// Checks a request as the socket would. An error says why the socket would reject it.
+pub(crate) fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), String> {
     let mut frame = Vec::new();
-    encode_request(&mut frame, asked, descriptors).map_err(TraceLineError::TooLarge)?;
+    encode_request(&mut frame, asked, descriptors).map_err(|wrong| wrong.to_string())?;
     let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { return Ok(()) };
-    decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(TraceLineError::Bounds)
+    let decoded = decode_request(payload, &mut DescriptorList::new());
+    decoded.map(drop).map_err(|wrong| wrong.to_string())
 }

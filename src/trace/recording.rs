@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use super::access_log::{AccessLine, CombinedLines, UnreadableLine};
-use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
+use super::access_log::{AccessLine, CombinedLines};
+use super::event::{EventConsumer, TraceEvent, TraceFailure};
 use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;
 use crate::clock::{Timestamp, read_boot_nanos};
@@ -84,10 +84,14 @@ impl RecordedTrace {
             played = match (read, &mut log) {
                 (Ok(false), _) => break,
                 (Err(source), _) => Err(TraceFailure::Read { number, source }),
-                (Ok(true), Some(log)) if is_too_long => log.pass_over(number, UnreadableLine::TooLong),
+                (Ok(true), Some(log)) if is_too_long => {
+                    log.pass_over(number, "longer than a line of a log can be".to_owned())
+                }
                 (Ok(true), Some(log)) => log.line(text, number, &mut player),
                 (Ok(true), None) if is_too_long => {
-                    Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong })
+                    let most = LINE_BYTES_MAX >> 10;
+                    let wrong = format!("longer than {most} KiB: is this a trace, one JSON object a line?");
+                    Err(TraceFailure::Line { number, wrong })
                 }
                 (Ok(true), None) => json.line(text, number, &mut player),
             };
@@ -238,4 +242,4 @@ impl Lines {
 
 /// The longest line. A frame has 16 KiB, at most six times as much as JSON or with a web server's escapes;
 /// longer lines are no trace and must not fill the memory.
-pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+const LINE_BYTES_MAX: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
 use super::player::{NotPlayed, Player};
 use super::report::{ReportNames, ReportSet, page};
 use super::summary::{Changes, PlayedCounts, above_zero, comparison, summary, summary_json};
@@ -240,10 +240,7 @@ fn unless_conflict<T>(
             *conflicts += 1;
             Ok(without)
         }
-        played => played.map_err(|wrong| TraceFailure::Line {
-            number: event.line,
-            wrong: TraceLineError::NotPlayed(wrong),
-        }),
+        played => played.map_err(|wrong| TraceFailure::Line { number: event.line, wrong: wrong.to_string() }),
     }
 }
 

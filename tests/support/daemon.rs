@@ -109,6 +109,12 @@ impl Plan {
         command
     }
 
+    /// Starts a daemon that must fail; returns its exit code and log.
+    pub(crate) fn refused(&self) -> (Option<i32>, String) {
+        let code = Process::start(&mut self.command("refused")).exit_code();
+        (code, fs::read_to_string(self.path("refused")).unwrap())
+    }
+
     pub(crate) fn start(self) -> Daemon {
         self.start_when(" serving ")
     }
@@ -179,10 +185,7 @@ impl Daemon {
 
     /// A command of this daemon's operators or clients, such as `switch per-user disabled`.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(BINARY);
-        command.args(arguments.split_whitespace()).env("TIDEGATE_SOCKET", self.socket());
-        command.env_remove("TIDEGATE_DISABLE").env_remove("STATE_DIRECTORY").stdin(Stdio::null());
-        command
+        command(&self.socket(), arguments)
     }
 
     /// Runs a command; returns its exit code, standard output and standard error.
@@ -196,6 +199,12 @@ impl Daemon {
         let (code, out, err) = self.outcome(arguments);
         assert_eq!(code, Some(0), "{arguments}: {out}{err}\n{}", self.log());
         out
+    }
+
+    /// Runs a command that must succeed, and returns its JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        serde_json::from_str(&self.run(&format!("{arguments} --format json"))).unwrap()
     }
 
     /// Runs a command that must fail with this code; returns its standard error.
@@ -239,6 +248,15 @@ impl Daemon {
         assert_eq!(self.process.exit_code(), None);
         self.plan
     }
+}
+
+/// A command for the daemon at this socket.
+pub(crate) fn command(socket: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments.split_whitespace()).env("TIDEGATE_SOCKET", socket);
+    command.env_remove("TIDEGATE_DISABLE").env_remove("STATE_DIRECTORY").env_remove("XDG_RUNTIME_DIR");
+    command.stdin(Stdio::null());
+    command
 }
 
 /// The exit code, standard output and standard error.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{VerbRefusal, VerbResult};
+use crate::adapters::DescriptorList;
 use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
@@ -165,21 +166,17 @@ fn inspect(
     status: &mut WhyStatus,
     now: Now,
 ) -> Result<(), VerbRefusal> {
-    if request.descriptors.len() > DESCRIPTORS_MAX
-        || request.descriptors.iter().any(|one| one.len() > PAIRS_MAX)
-    {
-        return Err(VerbRefusal::bad("at most 8 descriptors, and at most 16 attributes in each"));
-    }
-    let attributes: Vec<(&str, &str)> =
-        request.descriptors.iter().flatten().map(|(name, value)| (&**name, &**value)).collect();
-    let mut ends = Vec::new();
+    let mut list = DescriptorList::new();
     for descriptor in &request.descriptors {
-        let end = usize::from(ends.last().copied().unwrap_or(0_u8)) + descriptor.len();
-        ends.push(u8::try_from(end).unwrap_or_else(|_| unreachable!("at most 8 × 16 attributes")));
+        let pairs: Vec<_> = descriptor.iter().map(|(name, value)| (&**name, &**value)).collect();
+        if !list.push(&pairs) {
+            return Err(VerbRefusal::bad("at most 8 descriptors, and at most 16 attributes in each"));
+        }
     }
+    let attributes = list.attributes();
     let units: Vec<(&str, u32)> = request.cost.iter().map(|(unit, cost)| (&**unit, *cost)).collect();
     let cost = if units.is_empty() { Cost::Requests(1) } else { Cost::Units(&units) };
-    let descriptors = Descriptors { attributes: &attributes, ends: &ends };
+    let descriptors = Descriptors { attributes, ends: list.ends() };
     let peek = Request {
         cost,
         priority: request.priority.as_deref(),
@@ -194,14 +191,12 @@ fn inspect(
         status.help = decision.listed.and_then(|listed| listed.help.as_deref()).or(help).map(str::to_owned);
         status.checks = decision.inspected().map(|check| self::check(admin, domain, &check)).collect();
     });
-    let unused = domain.unused(&attributes);
+    let unused = domain.unused(attributes);
     let named: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
     let others = (0u32..).zip(items).filter_map(|(number, item)| {
-        let (reason, near) = match domain.why_not(number, item.mode, &attributes) {
-            Some(mismatch @ Mismatch::Disabled) => (mismatch.describe(&attributes), None),
-            Some(mismatch) => {
-                (mismatch.describe(&attributes), domain.near_match(number, &attributes, &unused))
-            }
+        let (reason, near) = match domain.why_not(number, item.mode, attributes) {
+            Some(mismatch @ Mismatch::Disabled) => (mismatch.describe(attributes), None),
+            Some(mismatch) => (mismatch.describe(attributes), domain.near_match(number, attributes, &unused)),
             None => unit_left_out(domain, number, &named)?,
         };
         Some(WhyOther {
@@ -382,7 +377,3 @@ const OTHERS_MAX: usize = 100;
 /// As many digits of a digest as are accepted in place of all.
 pub(super) const DIGITS_MIN: usize = 8;
 const DIGITS_MAX: usize = 32;
-
-/// As in a request on the socket.
-const DESCRIPTORS_MAX: usize = 8;
-const PAIRS_MAX: usize = 16;

@@ -9,7 +9,7 @@ use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::Finding;
-use crate::clock::Clock;
+use crate::clock::unix_nanos;
 use crate::sys;
 
 pub(super) fn all() -> Vec<Finding> {
@@ -56,8 +56,7 @@ fn accept_queues() -> Finding {
 
 fn clocks() -> Finding {
     const WHAT: &str = "clock";
-    let now = Clock::start().now();
-    let seconds = (i128::from(now.utc_offset_nanos) + i128::from(now.at.as_nanos())) / 1_000_000_000;
+    let seconds = unix_nanos() / 1_000_000_000;
     let since = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     let says = humantime::format_rfc3339_seconds(since);
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
@@ -130,10 +129,10 @@ fn version(release: &str) -> Option<(u32, u32)> {
 const SCHEDULER: &str = "scheduler";
 
 /// 2025, before this was written.
-const UNIX_MIN: i128 = 1_735_689_600;
+const UNIX_MIN: i64 = 1_735_689_600;
 
 /// 2100.
-const UNIX_MAX: i128 = 4_102_444_800;
+const UNIX_MAX: i64 = 4_102_444_800;
 
 /// Returns the findings on the unit files below this root.
 pub fn units(root: &Path) -> Vec<Finding> {

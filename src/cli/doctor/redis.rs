@@ -8,7 +8,7 @@ use super::Finding;
 use super::files::of_problem;
 use super::reach::{self, User};
 use crate::admin::{FleetPage, FleetSummary, RedisNodeStatus};
-use crate::clock::Clock;
+use crate::clock::unix_nanos;
 use crate::daemon::redis_settings::RedisSettings;
 use crate::daemon::redis_settings::fleet_secret;
 use crate::daemon::settings::{Settings, is_hidden};
@@ -30,8 +30,7 @@ pub(super) fn all(settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding>
             return findings;
         }
     };
-    let now = Clock::start().now();
-    let now_us = (i128::from(now.utc_offset_nanos) + i128::from(now.at.as_nanos())) / 1_000;
+    let now_us = i128::from(unix_nanos()) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json::<FleetPage>("/fleet").ok();
     let host_count = fleet.as_ref().map(|fleet| fleet.summary.counted);
     findings.extend(fleet.as_ref().and_then(|fleet| other_secrets(&fleet.summary)));

@@ -6,7 +6,7 @@ use crate::clock::{Micros, Timestamp};
 use crate::engine::{NoteKind, Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::protocol::is_name;
 use crate::rules::{ValueProblem, shown};
-use crate::trace::json_line::{JsonLine, Quantity};
+use crate::trace::json_line::{JsonLine, JsonList, Quantity};
 
 #[derive(Debug)]
 pub(super) struct TestLine {
@@ -181,13 +181,13 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
 
 /// Parses a word if it is about the subject or the session of a request or charge. Returns whether it was.
 fn take_subject(line: &mut JsonLine<'static>, word: &TestWord) -> Result<bool, ValueProblem> {
-    let descriptors = line.descriptors.get_or_insert_default();
+    let JsonList(descriptors) = line.descriptors.get_or_insert_with(|| JsonList(Vec::new()));
     if let Some((key, value)) = word.text.split_once('=') {
-        descriptors.push(key.into(), value.into());
+        descriptors.last_mut().into_iter().for_each(|texts| texts.0.extend([key.into(), value.into()]));
         return Ok(true);
     }
     match word.text.split_once(':') {
-        None if word.text == "+" => descriptors.begin(),
+        None if word.text == "+" => descriptors.push(JsonList(Vec::new())),
         Some(("session", session)) => line.session = Some(name(session)?.as_str().into()),
         Some(("idem", idem)) => line.idem = Some(idem.into()),
         _ => return Ok(false),

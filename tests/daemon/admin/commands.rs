@@ -35,17 +35,12 @@ fn shells_complete_domains_and_rules_of_the_running_daemon() {
 #[test]
 fn top_measures_rates_over_one_second() {
     let daemon = daemon();
-    let (code, out, err) = daemon.outcome("top --once --json");
-    assert_eq!(code, Some(0), "{err}");
-    let top: Value = serde_json::from_str(&out).unwrap();
+    let top = daemon.json("top --once");
     assert!(top["seconds"].as_f64().unwrap() >= 1.0, "{top}");
     assert_eq!(top["rules"], json!([]), "nothing was asked meanwhile");
     has(&daemon.run("top --once"), &["0 allowed"]);
-    let filtered = |options: &str| {
-        let (code, out, err) = daemon.outcome(&format!("top --once --json {options}"));
-        assert_eq!(code, Some(0), "{err}");
-        serde_json::from_str::<Value>(&out).unwrap()["rules"].as_array().unwrap().len()
-    };
+    let filtered =
+        |options: &str| daemon.json(&format!("top --once {options}"))["rules"].as_array().unwrap().len();
     assert_eq!(filtered("--filter PER-user --sort refused"), 1, "a filter shows that its rules are idle");
     assert_eq!(filtered("--filter nothing"), 0);
     has(&daemon.fail("top", 2), &["--once"]);
@@ -55,14 +50,11 @@ fn top_measures_rates_over_one_second() {
 fn reload_and_healthcheck_exit_with_the_result() {
     let daemon = daemon();
     has(&daemon.run("reload"), &["nothing has changed"]);
-    let (code, out, _) = daemon.outcome("healthcheck");
-    assert_eq!((code, &*out), (Some(0), "ready\n"));
-    let as_json =
-        |command: &str| serde_json::from_str::<Value>(&daemon.run(&format!("{command} --json"))).unwrap();
-    assert_eq!(as_json("reload")["changes"], json!([]));
-    assert_eq!(as_json("healthcheck"), json!({"healthy": true, "lines": ["ready"]}));
-    assert_eq!(as_json("switch")["switches"], json!([]));
-    assert_eq!(as_json("bench -t 10ms")["connections"], 1);
+    assert_eq!(daemon.run("healthcheck"), "ready\n");
+    assert_eq!(daemon.json("reload")["changes"], json!([]));
+    assert_eq!(daemon.json("healthcheck"), json!({"healthy": true, "lines": ["ready"]}));
+    assert_eq!(daemon.json("switch")["switches"], json!([]));
+    assert_eq!(daemon.json("bench -t 10ms")["connections"], 1);
     fs::write(daemon.plan.path("rules/api.yaml"), "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n")
         .unwrap();
     has(&daemon.fail("reload", 1), &["5/fortnight", "api.yaml:2"]);

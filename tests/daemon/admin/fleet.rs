@@ -72,8 +72,7 @@ fn reports_fleet_state_with_and_without_redis() {
     let out = daemon.run("fleet");
     has(&out, &["1 host, Redis up", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"]);
     assert!(!out.contains("per-user"), "a rule of this host: {out}");
-    let printed: Value = serde_json::from_str(&daemon.run("fleet --json")).unwrap();
-    assert_eq!(printed["rules"][0]["rule"], "per-tenant");
+    assert_eq!(daemon.json("fleet")["rules"][0]["rule"], "per-tenant");
     let status = daemon.run("status");
     assert!(
         status.contains("fleet        1 host, Redis up") && !status.contains("warning: Redis"),
@@ -152,14 +151,14 @@ fn reports_bound_by_host_count_and_keys_by_digest() {
     has(&one.run("fleet show per-tenant tenant=canary-t1"), &[key, " borrowed, ", " left for all, "]);
     let by_digest = one.run(&format!("fleet show per-tenant --digest {}", here["digest"].as_str().unwrap()));
     assert!(by_digest.contains(key) && by_digest.contains(" borrowed, "), "{by_digest}");
-    let why: Value = serde_json::from_str(&one.run("why api tenant=canary-t1 --json")).unwrap();
+    let why = one.json("why api tenant=canary-t1");
     assert_eq!(why["checks"][0]["digest"], here["digest"], "one digest everywhere");
     has(&other.run("fleet show api/per-tenant tenant=canary-t1"), &["no recent request"]);
     let files = one.plan.path("rules");
     let explain = format!("explain api tenant=canary-t1 --live --rules {}", files.display());
     let out = one.run(&explain);
     has(&out, &["live      per-tenant: ", " borrowed, ", " left for all, "]);
-    let printed: Value = serde_json::from_str(&one.run(&format!("{explain} --format json"))).unwrap();
+    let printed = one.json(&explain);
     assert_eq!(printed["live"]["per-tenant"]["share"]["key"], key, "{printed}");
     assert!(printed["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{printed}");
     for (arguments, expected) in [

@@ -6,10 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 
-fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).arg("--socket").arg(socket).env_remove("TIDEGATE_SOCKET");
-    outcome_of(&command.output().unwrap())
+fn run(arguments: &str, socket: &Path) -> (Option<i32>, String, String) {
+    outcome_of(&command(Path::new(""), arguments).arg("--socket").arg(socket).output().unwrap())
 }
 
 /// Starts a second daemon in the directory of the first, in another mode.
@@ -24,7 +22,7 @@ fn start_second(first: &Daemon, name: &str, settings: &str) -> Process {
 
 fn await_status(socket: &Path) -> Value {
     eventually("it answers operators", || {
-        let (code, out, _) = run(&["status", "--json"], socket);
+        let (code, out, _) = run("status --json", socket);
         (code == Some(0)).then(|| serde_json::from_str(&out).unwrap())
     })
 }
@@ -36,7 +34,7 @@ fn commands_reach_the_daemon_of_the_named_socket() {
     assert_eq!(await_status(&first.plan.path("u.sock"))["mode"], "shadow");
     assert_eq!(await_status(&first.socket())["mode"], "enforce");
     // A command changes only the named daemon.
-    let (code, _, err) = run(&["switch", "api/per-user", "disabled"], &first.plan.path("u.sock"));
+    let (code, _, err) = run("switch api/per-user disabled", &first.plan.path("u.sock"));
     assert_eq!(code, Some(0), "{err}");
     let switched = |socket: &str| await_status(&first.plan.path(socket))["switches"].to_string();
     assert!(switched("u.sock").contains("per-user") && !switched("t.sock").contains("per-user"));
@@ -50,17 +48,17 @@ fn refuses_commands_for_another_socket() {
     let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
     let socket = daemon.socket().display().to_string();
     for command in [
-        &["status"][..],
-        &["top", "--once"],
-        &["reload"],
-        &["healthcheck", "--live"],
-        &["switch", "api/per-user", "disabled"],
-        &["record", "--for", "1s", "--out", "/dev/null"],
+        "status",
+        "top --once",
+        "reload",
+        "healthcheck --live",
+        "switch api/per-user disabled",
+        "record --for 1s --out /dev/null",
     ] {
         let (code, _, err) = run(command, &daemon.plan.path("u.sock"));
-        assert_eq!(code, Some(1), "{command:?}: {err}");
+        assert_eq!(code, Some(1), "{command}: {err}");
         let wanted = format!("u.admin.sock serves {socket}, not ");
-        assert!(err.contains(&wanted) && err.contains("\nhelp: "), "{command:?}: {err}");
+        assert!(err.contains(&wanted) && err.contains("\nhelp: "), "{command}: {err}");
     }
     assert!(!daemon.log().contains("read again"), "no verb was carried out: {}", daemon.log());
     let status = await_status(&daemon.socket());
@@ -146,9 +144,8 @@ fn settings_with_error_take_no_command_away() {
     assert!(code == Some(0) && out.contains("mode enforce"), "{err}");
     // Another user learns that the socket is there.
     fs::set_permissions(daemon.plan.directory.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(BINARY);
-    command.arg("status").arg("--socket").arg(daemon.socket()).current_dir("/").uid(65_534).gid(65_534);
-    let (code, _, err) = outcome_of(&command.output().unwrap());
+    let mut status = daemon.command("status");
+    let (code, _, err) = outcome_of(&status.current_dir("/").uid(65_534).gid(65_534).output().unwrap());
     assert!(code == Some(1) && err.contains("admin.sock") && err.contains("try sudo"), "{err}");
     // Where no daemon is, the error is named.
     fs::create_dir(daemon.plan.path("u")).unwrap();

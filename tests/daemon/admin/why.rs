@@ -18,9 +18,7 @@ fn started() -> Daemon {
 }
 
 fn why(daemon: &Daemon, request: &str) -> Value {
-    let (code, out, err) = daemon.outcome(&format!("why {request} --format json"));
-    assert_eq!((code, &*err), (Some(0), ""));
-    serde_json::from_str(&out).unwrap()
+    daemon.json(&format!("why {request}"))
 }
 
 #[test]
@@ -56,7 +54,7 @@ fn why_shows_the_decision_and_charges_nothing() {
     }
     let unknown = daemon.fail("why --digest 00000000000000000000000000000000", 1);
     has(&unknown, &["no rule has a key of this digest"]);
-    let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
+    let status = daemon.json("status");
     assert_eq!(status["callers"]["refused"][0]["digest"], digest);
     let out = daemon.run("why api user=u1");
     has(&out, &["verdict  limit, by per-user", "0 of 3 left", "5/min, burst 3"]);
@@ -293,7 +291,7 @@ fn notes_say_that_a_request_is_not_limited() {
     for once in ["no domain `ap`", unmatched] {
         assert_eq!(daemon.log().matches(once).count(), 1, "once for all requests: {once}");
     }
-    let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
+    let status = daemon.json("status");
     assert_eq!(status["unknown_domains"], json!(["ap"]));
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("not limited: 2 requests; no domain `ap`; there is only api"), "{warnings}");
@@ -319,7 +317,7 @@ fn notes_say_that_a_request_is_not_limited() {
     for id in 0..100 {
         wire.ask(&json!([3, id, format!("d{id}"), [["user", "u1"]]]));
     }
-    let status: Value = serde_json::from_str(&daemon.run("status --format json")).unwrap();
+    let status = daemon.json("status");
     assert_eq!(status["unknown_domains"].as_array().unwrap().len(), 16);
     has(&status["warnings"].to_string(), &["requests for several unknown domains; no domain"]);
     assert!(daemon.log().matches("not limited: no domain").count() <= 16);

@@ -74,10 +74,9 @@ fn decides_with_as_many_threads_as_there_are() {
         let plan = limited(threads, threads).threads(2);
         if threads == 1 {
             // Too few for a decision thread.
-            let mut process = Process::start(&mut plan.command("log"));
-            assert_eq!(process.exit_code(), Some(1));
-            let log = fs::read_to_string(plan.path("log")).unwrap();
-            assert!(log.contains("cannot start a single decision thread") && log.contains("help: "), "{log}");
+            let (code, log) = plan.refused();
+            assert_eq!(code, Some(1), "{log}");
+            has(&log, &["cannot start a single decision thread", "help: "]);
             assert!(!log.contains("panicked"), "{log}");
             continue;
         }

@@ -1,13 +1,13 @@
 //! `tidegate acquire`: runs a command under a lease.
 
-use super::shell::{command, run, text};
 use super::work::{daemon, free_permits};
 use crate::prelude::*;
 
 /// Runs a command under a lease of a login; returns its exit code and standard error.
 fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
-    let output = run(&daemon.socket(), &[&["acquire", "work", "login=mary", "--"], work].concat());
-    (output.status.code(), text(&output.stderr).to_owned())
+    let output = daemon.command("acquire work login=mary --").args(work).output().unwrap();
+    let (code, _, err) = outcome_of(&output);
+    (code, err)
 }
 
 fn left(daemon: &Daemon) -> u64 {
@@ -15,10 +15,9 @@ fn left(daemon: &Daemon) -> u64 {
     peek[6].as_u64().unwrap()
 }
 
-fn start(socket: &Path, arguments: &[&str], script: &str) -> Process {
-    let mut command =
-        command(socket, &[&["acquire", "work"], arguments, &["--", "sh", "-c", script]].concat());
-    Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+fn start(daemon: &Daemon, arguments: &str, script: &str) -> Process {
+    let mut command = daemon.command(&format!("acquire work {arguments} -- sh -c"));
+    Process::start(command.arg(script).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
 const UNTIL_TERM: &str = "trap 'exit 7' TERM; while :; do sleep 0.02; done";
@@ -45,7 +44,7 @@ fn renews_lease_and_forwards_signals() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
-    let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
+    let mut acquired = start(&daemon, "short=yes", UNTIL_TERM);
     wait_until("it holds its place", &mut is_held);
     // More than twice the expiry of a lease under this rule.
     for _ in 0..23 {
@@ -62,7 +61,7 @@ fn frees_lease_of_killed_acquire() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // The child keeps the standard streams but not the connection.
-    let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
+    let acquired = start(&daemon, "user=u", "sleep 0.2");
     wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     acquired.signal(libc::SIGKILL);
     wait_until("its place is free", || free_permits(&mut watcher, "u") == 2);
@@ -74,23 +73,22 @@ fn paced_command_waits_until_interrupted() {
                  algorithm: leaky_bucket, queue: 1}\n";
     let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
     let daemon = plan.start();
-    let soon = ["acquire", "paced", "at=soon", "--", "true"];
     let begin = read_boot_nanos();
     for _ in 0..3 {
-        assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
+        daemon.run("acquire paced at=soon -- true");
     }
     assert!(read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
     let begin = read_boot_nanos();
     for _ in 0..3 {
-        assert_eq!(run(&daemon.socket(), &["hit", "paced", "at=soon"]).status.code(), Some(0));
+        daemon.run("hit paced at=soon");
     }
     assert!(read_boot_nanos() - begin >= 500_000_000, "as `hit` does");
     // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
-    assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));
+    daemon.run("acquire work job=mail -- true");
     let proof = daemon.plan.path("proof");
     let script = format!("touch {}", proof.display());
-    let mut waiting = start(&daemon.socket(), &["job=mail", "user=u"], &script);
+    let mut waiting = start(&daemon, "job=mail user=u", &script);
     wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     waiting.signal(libc::SIGINT);
     assert_eq!(waiting.exit_code(), Some(128 + 2));
@@ -101,17 +99,18 @@ fn paced_command_waits_until_interrupted() {
 fn runs_command_without_daemon_unless_refused() {
     let plan = Plan::new();
     let (socket, proof) = (plan.socket(), plan.path("proof"));
-    let touch = ["acquire", "work", "user=u", "--", "touch", proof.to_str().unwrap()];
-    let output = run(&socket, &[&touch[..3], &["--on-failure", "refuse"], &touch[3..]].concat());
-    assert_eq!((output.status.code(), proof.exists()), (Some(69), false), "{output:?}");
-    assert!(text(&output.stderr).contains("refuse, without an answer"), "{output:?}");
-    let output = run(&socket, &touch);
-    assert_eq!((output.status.code(), proof.exists()), (Some(0), true), "{output:?}");
-    assert!(text(&output.stderr).contains("allow, without an answer"), "{output:?}");
-    let mut disabled = command(&socket, &["acquire", "work", "--", "sh", "-c", "exit 4"]);
-    let output = disabled.env("TIDEGATE_DISABLE", "1").output().unwrap();
-    assert_eq!(output.status.code(), Some(4));
-    assert!(text(&output.stderr).contains("TIDEGATE_DISABLE=1"), "{output:?}");
+    for (option, expected, words) in
+        [("--on-failure refuse", 69, "refuse, without an answer"), ("", 0, "allow, without an answer")]
+    {
+        let arguments = format!("acquire work user=u {option} -- touch {}", proof.display());
+        let (code, _, err) = outcome_of(&command(&socket, &arguments).output().unwrap());
+        assert_eq!((code, proof.exists()), (Some(expected), expected == 0), "{err}");
+        has(&err, &[words]);
+    }
+    let mut disabled = command(&socket, "acquire work -- sh -c");
+    let output = disabled.arg("exit 4").env("TIDEGATE_DISABLE", "1").output().unwrap();
+    let (code, _, err) = outcome_of(&output);
+    assert!(code == Some(4) && err.contains("TIDEGATE_DISABLE=1"), "{code:?} {err}");
 }
 
 #[test]
@@ -120,7 +119,7 @@ fn command_outlives_killed_daemon() {
     let mut watcher = daemon.greeted();
     let go = daemon.plan.path("go");
     let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 5", go.display());
-    let mut acquired = start(&daemon.socket(), &["user=u"], &script);
+    let mut acquired = start(&daemon, "user=u", &script);
     wait_until("it holds its place", || free_permits(&mut watcher, "u") == 1);
     daemon.process.signal(libc::SIGKILL);
     // Longer than two renewals.
@@ -133,21 +132,17 @@ fn command_outlives_killed_daemon() {
 #[test]
 fn exits_as_shell_when_command_cannot_run() {
     let daemon = daemon();
-    let acquire = |arguments: &[&str]| run(&daemon.socket(), &[&["acquire"], arguments].concat());
     for (work, code) in [("/nowhere/there", 127), ("/etc/passwd", 126)] {
-        let output = acquire(&["work", "user=u", "--", work]);
-        assert_eq!(output.status.code(), Some(code), "{output:?}");
-        assert!(text(&output.stderr).contains(work), "{output:?}");
+        has(&daemon.fail(&format!("acquire work user=u -- {work}"), code), &[work]);
     }
     for wrong in [
-        &["work", "user=u"][..],
-        &["work", "user=u", "--"],
-        &["work", "user", "--", "true"],
-        &["a/b", "user=u", "--", "true"],
-        &["work", "--pool", "a:b", "--", "true"],
+        "work user=u",
+        "work user=u --",
+        "work user -- true",
+        "a/b user=u -- true",
+        "work --pool a:b -- true",
     ] {
-        let output = acquire(wrong);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+        daemon.fail(&format!("acquire {wrong}"), 2);
     }
     assert_eq!(free_permits(&mut daemon.greeted(), "u"), 2);
 }
@@ -155,13 +150,11 @@ fn exits_as_shell_when_command_cannot_run() {
 #[test]
 fn says_that_work_is_not_limited() {
     let daemon = daemon();
-    for (domain, attribute, said) in [
-        ("wrk", "login=mary", "NOT LIMITED: no domain"),
-        ("work", "lgin=mary", "not limited: no rule limits it"),
-    ] {
-        let output = run(&daemon.socket(), &["acquire", domain, attribute, "--", "true"]);
-        assert_eq!(output.status.code(), Some(0));
-        assert!(text(&output.stderr).contains(said), "{output:?}");
+    for (request, said) in
+        [("wrk login=mary", "NOT LIMITED: no domain"), ("work lgin=mary", "not limited: no rule limits it")]
+    {
+        let (code, _, err) = daemon.outcome(&format!("acquire {request} -- true"));
+        assert!(code == Some(0) && err.contains(said), "{code:?} {err}");
     }
     assert_eq!(login(&daemon, &["true"]), (Some(0), String::new()));
 }

@@ -59,7 +59,7 @@ fn panic_under_locks_leaves_consistent_state() {
     let verdicts = [5, 6, 7].map(|id| verdict_of(&wire.ask(&acquire(id))));
     assert_eq!(verdicts, [0, 0, 1], "two places, and no more");
     assert_eq!(wire.ask(&hit(9, "u1"))[6], 2);
-    let status: Value = serde_json::from_str(&daemon.run("status --json")).unwrap();
+    let status = daemon.json("status");
     assert_eq!((&status["panics"], &status["leases"]["held"]), (&json!(20), &json!(2)));
 }
 
@@ -100,10 +100,9 @@ fn refuses_start_and_reports_line_of_bad_settings() {
     ];
     for (settings, line, word) in table {
         let plan = Plan::new().settings(settings);
-        let mut process = Process::start(&mut plan.command("log"));
-        assert_eq!(process.exit_code(), Some(1), "{settings}");
-        let log = fs::read_to_string(plan.path("log")).unwrap();
-        assert!(log.contains(&format!("tidegate.yaml:{line}:")) && log.contains(word), "{settings}: {log}");
+        let (code, log) = plan.refused();
+        assert_eq!(code, Some(1), "{settings}: {log}");
+        has(&log, &[&format!("tidegate.yaml:{line}:"), word]);
         assert!(!plan.socket().exists());
     }
 }

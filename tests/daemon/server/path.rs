@@ -5,12 +5,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Starts a daemon that must fail; returns its exit code and log.
-fn refused(plan: &Plan) -> (Option<i32>, String) {
-    let code = Process::start(&mut plan.command("refused")).exit_code();
-    (code, fs::read_to_string(plan.path("refused")).unwrap())
-}
-
 fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
@@ -101,13 +95,13 @@ fn socket_path_always_exists_while_two_daemons_compete() {
 fn refuses_start_when_unlocked_listener_has_path() {
     let plan = Plan::new();
     let listener = UnixListener::bind(plan.socket()).unwrap();
-    let (code, error) = refused(&plan);
+    let (code, error) = plan.refused();
     assert_eq!(code, Some(75), "{error}");
     assert!(error.contains("another process is listening here"), "{error}");
     // Its queue may be so full that a connect would block.
     let _waiting: Vec<_> =
         std::iter::repeat_with(|| connect_without_waiting(&plan.socket())).map_while(|c| c).collect();
-    let (code, error) = refused(&plan);
+    let (code, error) = plan.refused();
     assert_eq!(code, Some(75), "{error}");
     drop(listener);
     plan.start().greeted().assert_served();
@@ -140,7 +134,7 @@ fn refuses_start_and_leaves_whatever_is_in_the_way() {
             put(&path);
             let found = || fs::symlink_metadata(&path).map(|found| (found.ino(), found.len())).unwrap();
             let before = found();
-            let (code, error) = refused(&plan);
+            let (code, error) = plan.refused();
             assert_eq!((code, found()), (Some(1), before), "{name} {number}: {error}");
             has(&error, &[name]);
             if name == "t.sock" {
@@ -216,7 +210,7 @@ fn makes_removed_socket_again() {
         fs::remove_file(daemon.plan.path("t.admin.sock")).unwrap();
         eventually("the admin socket", || Some(()).filter(|()| daemon.outcome("status").0 == Some(0)));
         assert!(daemon.run("status").contains("mode enforce"), "{what}");
-        let (code, log) = refused(&daemon.plan);
+        let (code, log) = daemon.plan.refused();
         assert_eq!(code, Some(75), "{what}: {log}");
         let pid = daemon.process.id();
         assert!(log.contains(&format!("another tidegate is running here: process {pid}")), "{log}");

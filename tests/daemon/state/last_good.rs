@@ -91,14 +91,17 @@ fn logs_changes_of_rules_since_the_last_run() {
 }
 
 #[test]
-fn ignores_damaged_last_good_rules() {
-    let plan = two_domains().killed().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
-    let damaged = kept(&plan).replace("burst: 1,", "burst: 9,");
-    fs::write(state(&plan).join("rules"), damaged).unwrap();
-    let daemon = plan.start();
-    daemon.await_log(&["WARN", "damaged"]);
-    daemon.await_log(&["ERROR", "tabled", "NO LIMITS"]);
-    assert_eq!((of_tabled(&daemon, "special"), daemon.greeted().allowed("u", 6)), (5, 5));
+fn replaces_damaged_last_good_rules_and_those_of_another_version() {
+    for (written, changed) in [("burst: 1,", "burst: 9,"), ("tidegate rules 1 ", "tidegate rules 2 ")] {
+        let plan = two_domains().killed().rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
+        fs::write(state(&plan).join("rules"), kept(&plan).replace(written, changed)).unwrap();
+        let daemon = plan.start();
+        daemon.await_log(&["WARN", "damaged or another version's: not used"]);
+        daemon.await_log(&["ERROR", "tabled", "NO LIMITS"]);
+        assert_eq!((of_tabled(&daemon, "special"), daemon.greeted().allowed("u", 6)), (5, 5));
+        fs::write(daemon.plan.path("rules/tabled.yaml"), TABLED).unwrap();
+        wait_until("they are kept again", || kept(&daemon.plan).contains(written));
+    }
 }
 
 #[test]

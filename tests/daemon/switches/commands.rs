@@ -115,8 +115,7 @@ fn operators_name_long_values_as_clients_send_them() {
     let daemon = plan().start();
     let (long, sent) = ("v".repeat(1_500), format!("{}~b0dcafc82b5c35841cdc48b7bb950eb4", "v".repeat(960)));
     let mut wire = limited(&daemon, &sent);
-    let why = daemon.run(&format!("why api user={long} --json"));
-    assert_eq!(serde_json::from_str::<Value>(&why).unwrap()["verdict"], "limit", "{why}");
+    assert_eq!(daemon.json(&format!("why api user={long}"))["verdict"], "limit");
     daemon.run(&format!("reset per-user user={long}"));
     assert_eq!(wire.allowed(&sent, 5), 5);
     daemon.run(&format!("reset per-user user={long}"));

@@ -147,10 +147,8 @@ fn ignores_sockets_passed_to_another_process() {
         ("LISTEN_PID=$$ LISTEN_FDS=900 exec \"$@\" 3</dev/null", "more than 16"),
     ];
     for (script, words) in table {
-        let plan = Plan::new().shell(script);
-        let mut process = Process::start(&mut plan.command("log"));
-        assert_eq!(process.exit_code(), Some(1), "{script}");
-        let log = fs::read_to_string(plan.path("log")).unwrap();
-        assert!(log.contains("ERROR") && log.contains(words), "{script}: {log}");
+        let (code, log) = Plan::new().shell(script).refused();
+        assert_eq!(code, Some(1), "{script}: {log}");
+        has(&log, &["ERROR", words]);
     }
 }
