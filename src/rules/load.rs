@@ -289,10 +289,10 @@ impl FileReading<'_> {
             if let Some(first) = self.pools.get(&pool) {
                 let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
                 let help = format!("a pool is shed in one entry of one domain; the first is at {first}");
-                node.report.error(at, message, help);
+                at.error(message, help);
                 continue;
             }
-            self.pools.insert(pool, node.report.source().position(at));
+            self.pools.insert(pool, at.position());
         }
     }
 
@@ -315,9 +315,8 @@ impl FileReading<'_> {
         loaded.problems.extend(lint(&drafts, &sources, is_complete));
         loaded.failed = failed.into_iter().map(|draft| draft.name).collect();
         loaded.domains = drafts.into_iter().map(|draft| Arc::new(draft.into_domain())).collect();
-        loaded.problems.sort_by_cached_key(|problem| {
-            let Position { file, line, column } = &problem.position;
-            (Arc::clone(file), *line, *column)
+        loaded.problems.sort_by_cached_key(|Problem { position, .. }| {
+            (Arc::clone(&position.file), position.line, position.column)
         });
         loaded
     }

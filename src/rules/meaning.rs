@@ -14,7 +14,7 @@ use super::file::{
 };
 use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
-use super::source::{Report, Span};
+use super::source::Report;
 use super::values::{Name, PercentText};
 use super::yaml::Value;
 use super::{
@@ -33,8 +33,8 @@ pub(super) enum ReadEntry {
     Listed(Option<ListedEntry>),
 }
 
-/// A rule, and its shadow rule from `candidate` with its span.
-pub(super) type RuleAndCandidate = (Rule, Option<(Rule, Span)>);
+/// A rule, and its shadow rule from `candidate`.
+pub(super) type RuleAndCandidate = (Rule, Option<Rule>);
 
 /// Reads the named entries of a file in its order, so that the first of two with the same name keeps it.
 pub(super) fn entries(file: FileNode<'_>, given: DefaultScope) -> Vec<(FileNode<'_>, ReadEntry)> {
@@ -87,11 +87,11 @@ fn concurrency_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCa
     rule(&fields.common, own, node, given)
 }
 
-/// Returns the name of an entry, even if the entry has errors.
-pub(super) fn name_of(mapping: FileNode<'_>, field: &str) -> Option<(Box<str>, Span)> {
+/// Returns the name of an entry, and its node, even if the entry has errors.
+pub(super) fn name_of<'n>(mapping: FileNode<'n>, field: &str) -> Option<(Box<str>, FileNode<'n>)> {
     let node = mapping.get(field)?;
     let name = node.as_scalar().filter(|name| check_name(name, "").is_ok())?;
-    Some((name.into(), node.at))
+    Some((name.into(), node))
 }
 
 /// Makes a rule and its shadow rule. `own` reads the fields that are not common, given the key.
@@ -133,8 +133,7 @@ fn rule<'n>(
         fleet,
         ..Rule::new(common.name.0, position, limit)
     };
-    let candidate =
-        candidate.map(|(limit, at)| (rule.candidate(limit, mapping.report.source().position(at)), at));
+    let candidate = candidate.map(|limit| rule.candidate(limit, mapping.field("candidate").position()));
     (mapping.report.errors() == errors_before).then_some((rule, candidate))
 }
 

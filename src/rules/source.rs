@@ -48,8 +48,10 @@ impl UnreadableFile {
 /// A span in a text. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 pub struct Span {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
     /// Length in characters.
     pub(crate) width: u32,
     /// Byte offset in the text.
@@ -155,7 +157,7 @@ impl Source {
     }
 
     pub(crate) fn position(&self, at: Span) -> Position {
-        Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
+        Position { file: Arc::clone(&self.file), span: at }
     }
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
@@ -257,7 +259,7 @@ fn shown_path(path: &Path) -> String {
 pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
     Problem {
         severity: Severity::Error,
-        position: Position { file: shown_path(path).into(), line: 0, column: 0 },
+        position: Position { file: shown_path(path).into(), span: Span::default() },
         message: wrong.message,
         help: wrong.help,
         line_text: None,

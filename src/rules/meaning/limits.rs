@@ -10,15 +10,14 @@ use crate::rules::file::{
     Algorithm, Align, CandidateFields, ConcurrencyFields, LimitFields, ONLY, OverValue, RuleFields,
 };
 use crate::rules::rate_text::WrittenRate;
-use crate::rules::source::Span;
 use crate::rules::values::Max;
 use crate::rules::{Allowance, KeyPart, Limit, Overrides};
 
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
-    /// The limit of the shadow rule, and its span.
-    pub(super) candidate: Option<(Limit, Span)>,
+    /// The limit of the shadow rule.
+    pub(super) candidate: Option<Limit>,
     /// The expiry of leases; set if and only if the rule limits concurrency.
     pub(super) expires: Option<Duration>,
 }
@@ -41,22 +40,22 @@ pub(super) fn admitted(fields: &RuleFields<'_>, key: &[KeyPart], mapping: FileNo
     let mut reader = OverridesReader::new(key, &keepers);
     let overrides = reader.read(&fields.common, mapping);
     let limit = rule.limit(&reader);
-    let candidate =
-        candidate.as_ref().and_then(|candidate| Some((candidate.limit(&reader)?, candidate.whole.at)));
+    let candidate = candidate.as_ref().and_then(|candidate| candidate.limit(&reader));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
-    admitted.doubt(rule.whole);
+    admitted.doubt(mapping, "rate");
     Some(admitted)
 }
 
 impl Admitted {
-    /// Warns of a rule without limits, at this node, or of a shadow rule equal to its rule.
-    pub(super) fn doubt(&self, node: FileNode<'_>) {
+    /// Warns of a rule without limits, at the field of its own, or of a shadow rule equal to its rule.
+    fn doubt(&self, mapping: FileNode<'_>, field: &str) {
         match &self.candidate {
-            Some((limit, at)) if *limit == self.limit => {
-                node.report.warning(*at, "the candidate equals its rule", "leave it out");
+            Some(limit) if *limit == self.limit => {
+                mapping.warn_at("candidate", "the candidate equals its rule", "leave it out");
             }
             None if self.limit.allowances.iter().all(Option::is_none) => {
-                node.warn("nothing has a limit here: the rule refuses no request", "leave the rule out");
+                let message = "nothing has a limit here: the rule refuses no request";
+                mapping.warn_at(field, message, "leave the rule out");
             }
             _ => {}
         }
@@ -198,11 +197,10 @@ pub(super) fn admitted_work(
     let mut reader = OverridesReader::new(key, &[]);
     let overrides = reader.read(&fields.common, mapping);
     let limit = |own: Max| permits(own, &reader);
-    let candidate =
-        fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
+    let candidate = fields.candidate.as_ref().map(|candidate| limit(candidate.max));
     let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
     let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
-    admitted.doubt(mapping.field("max"));
+    admitted.doubt(mapping, "max");
     admitted
 }
 
