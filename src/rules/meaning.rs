@@ -10,7 +10,8 @@ mod tree;
 
 use super::de::{self, FileNode};
 use super::file::{
-    CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields, RuleFields,
+    Algorithm, CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields,
+    RuleFields,
 };
 use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
@@ -56,7 +57,7 @@ pub(super) fn entries(file: FileNode<'_>, given: DefaultScope) -> Vec<(FileNode<
 
 /// What a rule of `limits` and one of `concurrency` do not have in common.
 struct KindFields<'n> {
-    algorithm: &'static str,
+    algorithm: Algorithm,
     admitted: Option<Admitted>,
     unit: Option<Name<'n>>,
     refund_on: Option<RefundOn>,
@@ -66,7 +67,7 @@ struct KindFields<'n> {
 fn limit_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
     let fields: RuleFields<'_> = node.read_whole()?;
     let own = |key: &[KeyPart]| KindFields {
-        algorithm: fields.algorithm.unwrap_or_default().into(),
+        algorithm: fields.algorithm.unwrap_or_default(),
         admitted: limits::admitted(&fields, key, node),
         unit: fields.unit,
         refund_on: fields.refund_on,
@@ -78,8 +79,8 @@ fn limit_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidat
 fn concurrency_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
     let fields: ConcurrencyFields<'_> = node.read_whole()?;
     let own = |key: &[KeyPart]| KindFields {
-        algorithm: "concurrency",
-        admitted: Some(limits::admitted_work(&fields, key, node)),
+        algorithm: Algorithm::Concurrency,
+        admitted: limits::admitted_work(&fields, key, node),
         unit: None,
         refund_on: None,
         max_over: None,
