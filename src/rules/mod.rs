@@ -61,7 +61,7 @@ pub use rule::{
     Allowance, Guard, Limit, ListKind, ListedEntry, OverTreatment, Overrides, Position, Priorities,
     Prioritize, RefundOn, RefusedCost, Rule, RuleField,
 };
-pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
+pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind};
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
 /// The enforcement of a rule, re-exported for users of rules.

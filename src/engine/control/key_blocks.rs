@@ -11,7 +11,7 @@ use crate::engine::digest::{Digest, ShownDigest};
 use crate::engine::rule_set::{CompiledRule, is_shared};
 use crate::engine::shards::Shard;
 use crate::engine::table::AnyTable;
-use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
+use crate::rules::{Domain, NamedKind, Rule};
 
 /// A key that an operator blocked until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub enum KeyError {
     )]
     SingleKey(RuleName),
     #[error("{0}: {1}")]
-    Key(RuleName, NotItsKey),
+    Key(RuleName, String),
     #[error("{0} has no key with this digest: {other}", other = other_rule(.1))]
     OtherRule(RuleName, Option<RuleName>),
     #[error(
