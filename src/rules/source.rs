@@ -91,9 +91,9 @@ impl Source {
         Source::of(path, bytes_of(open::anywhere(path)))
     }
 
-    fn of(path: &Path, read: Result<Bytes, ValueProblem>) -> Result<Source, UnreadableFile> {
+    fn of(path: &Path, read: Result<(Vec<u8>, bool), ValueProblem>) -> Result<Source, UnreadableFile> {
         let name = shown_path(path);
-        let Bytes { bytes, quotable } = match read {
+        let (bytes, quotable) = match read {
             Ok(read) => read,
             Err(wrong) => return Err(UnreadableFile::new(path, wrong, String::new())),
         };
@@ -266,21 +266,13 @@ pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
     }
 }
 
-/// The bytes of a regular file, at most [`FILE_BYTES_MAX`] + 1.
-pub(super) struct Bytes {
-    pub(super) bytes: Vec<u8>,
-    quotable: bool,
-}
-
-pub(super) fn read_bytes(path: &Path) -> Result<Bytes, ValueProblem> {
+/// Returns the bytes of a regular file, at most [`FILE_BYTES_MAX`] + 1, and whether problems may quote it.
+pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, bool), ValueProblem> {
     bytes_of(open::beneath(path))
 }
 
-fn bytes_of(opened: Result<Opened, OpenError>) -> Result<Bytes, ValueProblem> {
-    let read = opened.and_then(|opened| {
-        let bytes = open::read(&opened, FILE_BYTES_MAX + 1)?;
-        Ok(Bytes { bytes, quotable: opened.quotable })
-    });
+fn bytes_of(opened: Result<Opened, OpenError>) -> Result<(Vec<u8>, bool), ValueProblem> {
+    let read = opened.and_then(|opened| Ok((open::read(&opened, FILE_BYTES_MAX + 1)?, opened.quotable)));
     read.map_err(|error| ValueProblem::new(error.to_string(), error.help()))
 }
 
