@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::de::FileNode;
-use super::meaning::{self, ReadEntry, name_of};
+use super::meaning::{self, RuleAndCandidate, name_of};
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::yaml::YamlNode;
-use super::{Domain, DomainContents, Position, Priorities};
+use super::{Domain, DomainContents, ListedEntry, Position, Priorities};
 
 /// A domain under construction, to which each file adds.
 #[derive(Debug, Default)]
@@ -38,27 +38,32 @@ impl Draft {
         Draft { name: name.into(), ..Draft::default() }
     }
 
-    /// Adds an entry of a file that was read. An entry with errors reserves its name too.
-    pub(super) fn add(&mut self, node: FileNode<'_>, entry: ReadEntry) {
-        let what = if matches!(entry, ReadEntry::Rule(_)) { "rule" } else { "rule or entry" };
+    /// Adds a rule that was read; `None` after errors in it.
+    pub(super) fn add_rule(&mut self, node: FileNode<'_>, read: Option<RuleAndCandidate>) {
+        let Some((rule, candidate)) = self.add(node, "rule", read) else { return };
+        self.contents.rules.push(rule);
+        if let Some(candidate) = candidate
+            && self.take(candidate.name.clone(), candidate.position.clone(), "rule", node.report)
+        {
+            self.contents.rules.push(candidate);
+        }
+    }
+
+    /// Adds an entry of a list that was read; `None` after errors in it.
+    pub(super) fn add_listed(&mut self, node: FileNode<'_>, read: Option<ListedEntry>) {
+        let listed = self.add(node, "rule or entry", read);
+        self.contents.lists.extend(listed);
+    }
+
+    /// Reserves the name of an entry, also of one with errors. Returns the entry if there is room for it.
+    fn add<T>(&mut self, node: FileNode<'_>, what: &str, read: Option<T>) -> Option<T> {
         let take = |(name, at): (_, FileNode<'_>)| self.take(name, at.position(), what, node.report);
         if !name_of(node, "name").is_none_or(take) {
-            return;
+            return None;
         }
-        let has_room = self.names.len() <= RULES_MAX;
-        match entry {
-            ReadEntry::Rule(Some(read)) if has_room => {
-                let (rule, candidate) = *read;
-                self.contents.rules.push(rule);
-                if let Some(candidate) = candidate
-                    && self.take(candidate.name.clone(), candidate.position.clone(), "rule", node.report)
-                {
-                    self.contents.rules.push(candidate);
-                }
-            }
-            ReadEntry::Listed(Some(listed)) if has_room => self.contents.lists.push(listed),
-            _ => self.broken = true,
-        }
+        let added = read.filter(|_| self.names.len() <= RULES_MAX);
+        self.broken |= added.is_none();
+        added
     }
 
     pub(super) fn add_priorities(&mut self, file: FileNode<'_>) {

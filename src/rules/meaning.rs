@@ -9,6 +9,7 @@ mod shed;
 mod tree;
 
 use super::de::{self, FileNode};
+use super::draft::Draft;
 use super::file::{
     Algorithm, CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields,
     RuleFields,
@@ -28,31 +29,26 @@ use limits::Admitted;
 pub(super) use shed::shed;
 pub(super) use tree::descriptors;
 
-/// A named entry of a file; `None` after errors in it.
-pub(super) enum ReadEntry {
-    Rule(Option<Box<RuleAndCandidate>>),
-    Listed(Option<ListedEntry>),
-}
-
 /// A rule, and its shadow rule from `candidate`.
 pub(super) type RuleAndCandidate = (Rule, Option<Rule>);
 
-/// Reads the named entries of a file in its order, so that the first of two with the same name keeps it.
-pub(super) fn entries(file: FileNode<'_>, given: DefaultScope) -> Vec<(FileNode<'_>, ReadEntry)> {
-    let mut entries = Vec::new();
-    for field in ["limits", "concurrency", "exempt", "deny"] {
-        for node in file.items(field) {
-            let entry = match field {
-                "limits" => ReadEntry::Rule(limit_rule(node, given).map(Box::new)),
-                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given).map(Box::new)),
-                "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt)),
-                _ => ReadEntry::Listed(listed(node, ListKind::Deny)),
-            };
-            entries.push((node, entry));
-        }
-    }
-    entries.sort_by_key(|(node, _)| node.at.byte);
+/// Returns the named entries of a file with their fields, in its order: the first of two with the same name keeps it.
+pub(super) fn entries(file: FileNode<'_>) -> Vec<(&'static str, FileNode<'_>)> {
+    let fields = ["limits", "concurrency", "exempt", "deny"];
+    let of_field = |field| file.items(field).map(move |node| (field, node));
+    let mut entries: Vec<_> = fields.into_iter().flat_map(of_field).collect();
+    entries.sort_by_key(|(_, node)| node.at.byte);
     entries
+}
+
+/// Reads one of [`entries`].
+pub(super) fn add_entry((field, node): (&str, FileNode<'_>), given: DefaultScope, draft: &mut Draft) {
+    match field {
+        "limits" => draft.add_rule(node, limit_rule(node, given)),
+        "concurrency" => draft.add_rule(node, concurrency_rule(node, given)),
+        "exempt" => draft.add_listed(node, listed(node, ListKind::Exempt)),
+        _ => draft.add_listed(node, listed(node, ListKind::Deny)),
+    }
 }
 
 /// What a rule of `limits` and one of `concurrency` do not have in common.
