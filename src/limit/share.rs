@@ -63,7 +63,7 @@ pub struct FleetTerms {
 }
 
 /// Values derived once from the numbers, to avoid divisions per request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Derived {
     /// The rate in millionths of a unit per second.
     micro_per_second: u64,
@@ -216,15 +216,15 @@ impl ShareQuota {
     /// Makes a budget as large as this bucket. `credit`, in thousandths of the burst, is the amount that all hosts
     /// together may admit before it is charged; zero is none.
     pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: Fallback) -> ShareQuota {
-        let credit = credit.min(CREDIT_MAX);
-        ShareQuota {
+        let quota = ShareQuota {
             bucket,
-            credit,
+            credit: credit.min(CREDIT_MAX),
             debt_max: bucket.burst(),
-            derived: Derived::new(&bucket, credit),
+            derived: Derived::default(),
             terms: FleetTerms::new(when_down, RemoteCheckWait::Never, REMOTE_CHECK_WAIT_DEFAULT),
             window: None,
-        }
+        };
+        ShareQuota { derived: Derived::new(&quota), ..quota }
     }
 
     pub fn with_debt_max(self, debt_max: u32) -> ShareQuota {
@@ -279,6 +279,12 @@ impl ShareQuota {
         self.terms.joined.get().map(|joined| &*joined.fleet_status)
     }
 
+    /// The credit that is the whole burst at once. Credit is forgiven within a window: half of it at once and half in the
+    /// course of the window are all of it.
+    fn credit_whole(&self) -> u64 {
+        if self.window.is_some() { 2 * CREDIT_WHOLE } else { CREDIT_WHOLE }
+    }
+
     /// Units that one of `hosts` hosts may admit before they are charged; zero means less than one.
     #[inline]
     fn credit_units(&self, hosts: u32) -> u32 {
@@ -296,7 +302,7 @@ impl ShareQuota {
     /// second.
     pub fn lending_level_min(&self, demand: u64) -> i64 {
         let burst = u64::from(self.bucket.burst()) * MICRO_UNITS;
-        let credit = burst / CREDIT_WHOLE * u64::from(self.credit);
+        let credit = burst / self.credit_whole() * u64::from(self.credit);
         let others = demand.saturating_mul(MICRO_UNITS / 1_000) / SYNCS_PER_SECOND;
         i64::try_from(credit + others.min(credit)).unwrap_or(i64::MAX)
     }
@@ -318,13 +324,14 @@ impl ShareQuota {
 }
 
 impl Derived {
-    fn new(bucket: &token_bucket::TokenBucketQuota, credit: u16) -> Derived {
+    fn new(quota: &ShareQuota) -> Derived {
+        let (bucket, credit) = (&quota.bucket, quota.credit);
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
         let one_unit = Micros::from_nanos(rate.period_nanos().div_ceil(u64::from(rate.count())));
-        let part = u64::from(bucket.burst()) * u64::from(credit) / CREDIT_WHOLE;
-        // ⌊interval · 1000 · hosts ÷ credit⌋ is quotient · hosts + ⌊rest · hosts ÷ credit⌋.
-        let whole = u128::from(bucket.ticks_of(1)) * u128::from(CREDIT_WHOLE);
+        let part = u64::from(bucket.burst()) * u64::from(credit) / quota.credit_whole();
+        // ⌊interval · whole credit · hosts ÷ credit⌋ is quotient · hosts + ⌊rest · hosts ÷ credit⌋.
+        let whole = u128::from(bucket.ticks_of(1)) * u128::from(quota.credit_whole());
         let divisor = u128::from(credit.max(1));
         let at_most = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         Derived {

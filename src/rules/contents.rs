@@ -90,7 +90,7 @@ impl FileFingerprints {
         };
         if !tables.is_empty() {
             // A table that the file does not name may be unrelated.
-            let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
+            let text = read_bytes(path).map(|(text, _)| text).unwrap_or_default();
             files.extend(tables.into_iter().filter(|file| names(&text, file.file_name())));
         }
         let files = files.into_iter().filter_map(|file| {
@@ -179,7 +179,7 @@ fn content(file: &Path, room: &mut u64) -> Option<Fingerprint> {
     }
     *room -= metadata.len();
     Some(match read_bytes(file) {
-        Ok(read) => Fingerprint::of(&[b"read", &read.bytes]),
+        Ok((text, _)) => Fingerprint::of(&[b"read", &text]),
         Err(wrong) => Fingerprint::of(&[b"unreadable", wrong.message.as_bytes()]),
     })
 }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::de::FileNode;
-use super::meaning::{self, ReadEntry, name_of};
+use super::meaning::{self, RuleAndCandidate, name_of};
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::yaml::YamlNode;
-use super::{Domain, DomainContents, Position, Priorities};
+use super::{Domain, DomainContents, ListedEntry, Position, Priorities};
 
 /// A domain under construction, to which each file adds.
 #[derive(Debug, Default)]
@@ -23,7 +23,8 @@ pub(super) struct Draft {
     /// The entries that name priorities, which may be written in a later file; each with its file.
     prioritize: Vec<UnreadEntry>,
     sheds: Vec<UnreadEntry>,
-    spans: HashMap<Box<str>, (Position, Span)>,
+    /// Positions of the names of rules and entries.
+    names: HashMap<Box<str>, Position>,
     branches: Vec<Branch>,
     tops: HashMap<Box<str>, Position>,
     /// Positions of the tree nodes with limits, by rule name.
@@ -37,26 +38,32 @@ impl Draft {
         Draft { name: name.into(), ..Draft::default() }
     }
 
-    /// Adds an entry of a file that was read. An entry with errors reserves its name too.
-    pub(super) fn add(&mut self, node: FileNode<'_>, entry: ReadEntry) {
-        let what = if matches!(entry, ReadEntry::Rule(_)) { "rule" } else { "rule or entry" };
-        if !name_of(node, "name").is_none_or(|(name, at)| self.take(name, at, what, node.report)) {
-            return;
+    /// Adds a rule that was read; `None` after errors in it.
+    pub(super) fn add_rule(&mut self, node: FileNode<'_>, read: Option<RuleAndCandidate>) {
+        let Some((rule, candidate)) = self.add(node, "rule", read) else { return };
+        self.contents.rules.push(rule);
+        if let Some(candidate) = candidate
+            && self.take(candidate.name.clone(), candidate.position.clone(), "rule", node.report)
+        {
+            self.contents.rules.push(candidate);
         }
-        let has_room = self.spans.len() <= RULES_MAX;
-        match entry {
-            ReadEntry::Rule(Some(read)) if has_room => {
-                let (rule, candidate) = *read;
-                self.contents.rules.push(rule);
-                if let Some((candidate, at)) = candidate
-                    && self.take(candidate.name.clone(), at, "rule", node.report)
-                {
-                    self.contents.rules.push(candidate);
-                }
-            }
-            ReadEntry::Listed(Some(listed)) if has_room => self.contents.lists.push(listed),
-            _ => self.broken = true,
+    }
+
+    /// Adds an entry of a list that was read; `None` after errors in it.
+    pub(super) fn add_listed(&mut self, node: FileNode<'_>, read: Option<ListedEntry>) {
+        let listed = self.add(node, "rule or entry", read);
+        self.contents.lists.extend(listed);
+    }
+
+    /// Reserves the name of an entry, also of one with errors. Returns the entry if there is room for it.
+    fn add<T>(&mut self, node: FileNode<'_>, what: &str, read: Option<T>) -> Option<T> {
+        let take = |(name, at): (_, FileNode<'_>)| self.take(name, at.position(), what, node.report);
+        if !name_of(node, "name").is_none_or(take) {
+            return None;
         }
+        let added = read.filter(|_| self.names.len() <= RULES_MAX);
+        self.broken |= added.is_none();
+        added
     }
 
     pub(super) fn add_priorities(&mut self, file: FileNode<'_>) {
@@ -98,56 +105,54 @@ impl Draft {
                     shown(&self.name)
                 );
                 let help = format!("put both into one file; the first is at {first}");
-                report.error(branch.at, message, help);
+                report.error(branch.position.span, message, help);
             }
             return;
         }
         self.tops.insert(branch.text.clone(), branch.position.clone());
-        let mut name = |path: &[&str], position: &Position, at| self.name_node(path, position, at, report);
+        let mut name = |path: &[&str], position: &Position| self.name_node(path, position, report);
         branch.name_rules(&mut Vec::new(), &mut name);
         self.branches.push(branch);
     }
 
     /// Reserves a name for the rule of a node. Two nodes may have the same readable name, as generated names
     /// can collide; the second one then gets a distinct name.
-    fn name_node(&mut self, path: &[&str], position: &Position, at: Span, report: &Report<'_>) -> Box<str> {
+    fn name_node(&mut self, path: &[&str], position: &Position, report: &Report<'_>) -> Box<str> {
         let readable = rule_name(path);
         let is_taken = self.nodes.contains_key(&readable);
         let name = if is_taken { rule_name_apart(path) } else { readable };
-        if let Some((first, _)) = self.spans.get(&name) {
+        if let Some(first) = self.names.get(&name) {
             let message = format!("a rule named {} stands in the domain {}", shown(&name), shown(&self.name));
             let help = format!("a descriptor is named by its path: give the rule at {first} another name");
-            report.error(at, message, help);
-        } else if self.spans.len() + self.nodes.len() == RULES_MAX {
-            self.report_too_many(at, report);
+            report.error(position.span, message, help);
+        } else if self.names.len() + self.nodes.len() == RULES_MAX {
+            self.report_too_many(position.span, report);
         }
         self.nodes.insert(name.clone(), position.clone());
         name
     }
 
-    /// Names in `replaces` that no limit has: file, span and name of each.
-    pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Span, &str)> {
+    /// Names in `replaces` that no limit has, with their positions.
+    pub(super) fn unknown_replaced(&self) -> Vec<&(Box<str>, Position)> {
         let mut limits = Vec::new();
         self.branches.iter().for_each(|branch| branch.limits(&mut limits));
-        let names: HashSet<&str> = limits.iter().filter_map(|(_, limit)| limit.name.as_deref()).collect();
-        let replaced = limits
-            .iter()
-            .flat_map(|(file, limit)| limit.replaces.iter().map(|(name, at)| (*file, *at, &**name)));
-        replaced.filter(|(_, _, name)| !names.contains(name)).collect()
+        let names: HashSet<&str> = limits.iter().filter_map(|limit| limit.name.as_deref()).collect();
+        let replaced = limits.iter().flat_map(|limit| &limit.replaces);
+        replaced.filter(|(name, _)| !names.contains(&**name)).collect()
     }
 
     /// Reserves a name; reports a duplicate and returns `false`.
-    fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &Report<'_>) -> bool {
-        if let Some(first) = self.spans.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
+    fn take(&mut self, name: Box<str>, position: Position, what: &str, report: &Report<'_>) -> bool {
+        if let Some(first) = self.names.get(&name).or(self.nodes.get(&name)) {
             let message =
                 format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
-            report.error(at, message, format!("give it another name; the first is at {first}"));
+            report.error(position.span, message, format!("give it another name; the first is at {first}"));
             return false;
         }
-        if self.spans.len() + self.nodes.len() == RULES_MAX {
-            self.report_too_many(at, report);
+        if self.names.len() + self.nodes.len() == RULES_MAX {
+            self.report_too_many(position.span, report);
         }
-        self.spans.insert(name, (report.source().position(at), at));
+        self.names.insert(name, position);
         true
     }
 
@@ -195,11 +200,6 @@ impl Draft {
         self.contents.priorities = Priorities { names: names.unwrap_or_default(), prioritize };
         self.broken |= problems.iter().any(Problem::is_error);
         problems
-    }
-
-    /// Returns the span of a rule's or an entry's name in its file.
-    pub(super) fn name_span(&self, name: &str) -> Span {
-        self.spans.get(name).map_or(Span::START, |(_, name_span)| *name_span)
     }
 
     fn report_too_many(&self, at: Span, report: &Report<'_>) {

@@ -114,7 +114,7 @@ pub(super) struct RuleFields<'n> {
 }
 
 /// The fields of a limit beside its algorithm and rate. Only some algorithms have them: [`ONLY`].
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename = "$limit")]
 pub(super) struct LimitFields {
     /// how much a full bucket holds. Default: the number of the rate.
@@ -161,6 +161,9 @@ pub(super) enum Algorithm {
     FixedWindow,
     SlidingLog,
     SlidingWindow,
+    // Of rules of `concurrency`, which have no field for it. A doc comment would put it into the schema.
+    #[serde(skip)]
+    Concurrency,
 }
 
 impl Algorithm {

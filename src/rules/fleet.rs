@@ -135,29 +135,6 @@ impl FleetSettings {
         }
     }
 
-    /// Returns the result for a request if its host has too few tokens, at this host count.
-    ///
-    /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less
-    /// than one token, the request waits for a remote check instead, so that `max_over` holds. Permits are
-    /// never admitted on credit.
-    pub(crate) fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
-        let has_credit = !matches!(quota, Quota::Concurrency(_))
-            && self.mode == FleetMode::Borrow
-            && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
-        match self.on_miss {
-            Some(OnMiss::Refuse) => OnMiss::Refuse,
-            Some(OnMiss::Admit) if has_credit => OnMiss::Admit,
-            _ => OnMiss::Ask,
-        }
-    }
-
-    /// Whether each host may exceed the budget by one token while the fleet stays within `max_over`.
-    pub(crate) fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
-        // A window uses half of its credit at once, the rest during the window.
-        let parts = if is_window(quota) { 2_000 } else { 1_000 };
-        u64::from(self.over()) * u64::from(quota.limit()) >= parts * u64::from(hosts)
-    }
-
     /// Formats the settings as they are written, without defaults.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{{mode: {}", self.mode);
@@ -180,9 +157,17 @@ pub(super) fn is_window(quota: &Quota) -> bool {
     }
 }
 
-/// Whether the fleet budget is less than two tokens per host.
-pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
-    u64::from(quota.limit()) < 2 * u64::from(hosts)
+/// The result for a request if its host has too few tokens, at this host count.
+///
+/// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less than one token,
+/// the request waits for a remote check instead, so that `max_over` holds. Permits are never admitted on credit.
+fn on_miss(quota: &Quota, hosts: u32) -> OnMiss {
+    match quota {
+        Quota::FleetBudget(share) if share.may_check_remotely(hosts) => OnMiss::Ask,
+        Quota::FleetBudget(share) if share.credit() > 0 => OnMiss::Admit,
+        Quota::Concurrency(quota) if quota.may_wait() => OnMiss::Ask,
+        _ => OnMiss::Refuse,
+    }
 }
 
 /// A refill of `num` millionths of a token every `den` microseconds, in lowest terms, as Redis scripts count it: 1000/s is
@@ -266,21 +251,21 @@ impl FleetBound {
     /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
     pub fn of(settings: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
-            Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
-            Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
+            // A window of 0 refuses everything on each host.
+            Quota::FleetBudget(_) | Quota::FixedWindow(_) => "token",
             Quota::Concurrency(quota) if quota.is_fleet() => "permit",
             _ => return None,
         };
-        let (on_miss, limit) = (settings.on_miss(quota, hosts), quota.limit());
+        let (on_miss, limit) = (on_miss(quota, hosts), quota.limit());
+        let needs_whole_token =
+            matches!(quota, Quota::FleetBudget(share) if share.credit_below_one_unit(hosts));
         let (extra, quiet) = match on_miss {
             // Each host has at least one permit.
             OnMiss::Refuse if matches!(quota, Quota::Concurrency(_)) => (hosts.saturating_sub(limit), 0),
             OnMiss::Refuse | OnMiss::Ask => (0, 0),
-            OnMiss::Admit if settings.has_whole_part(quota, hosts) => {
-                (percent::of(settings.over(), limit), settings.over())
-            }
             // One token for each cold host.
-            OnMiss::Admit => (hosts, settings.over()),
+            OnMiss::Admit if needs_whole_token => (hosts, settings.over()),
+            OnMiss::Admit => (percent::of(settings.over(), limit), settings.over()),
         };
         let quiet = if is_window(quota) { 0 } else { quiet };
         let cold = match on_miss {
@@ -288,7 +273,10 @@ impl FleetBound {
             OnMiss::Admit => (extra / hosts.max(1)).max(1).min(limit),
             OnMiss::Refuse => 0,
         };
-        let commands_per_second = commands_per_second(settings, quota, hosts, on_miss);
+        let commands_per_second = match quota {
+            Quota::FleetBudget(share) => Some(commands_per_second(share, hosts)),
+            _ => None,
+        };
         let windows = is_window(quota);
         Some(FleetBound { hosts, on_miss, extra, quiet, cold, commands_per_second, windows, unit, limit })
     }
@@ -307,7 +295,8 @@ impl FleetBound {
                 )
             });
         }
-        if self.on_miss != OnMiss::Admit || !is_tiny(quota, self.hosts) {
+        let is_tiny = matches!(quota, Quota::FleetBudget(share) if share.is_tiny(self.hosts));
+        if self.on_miss != OnMiss::Admit || !is_tiny {
             return None;
         }
         let most = u64::from(self.limit) + u64::from(self.extra);
@@ -319,25 +308,20 @@ impl FleetBound {
 
 /// See [`FleetBound::commands_per_second`]. The numbers are those of the sync with Redis, and a simulation of it checks the
 /// results (`tests/fleet/users.rs`).
-fn commands_per_second(settings: &FleetSettings, quota: &Quota, hosts: u32, on_miss: OnMiss) -> Option<u64> {
-    let rate = match quota {
-        Quota::FleetBudget(quota) => quota.bucket().rate(),
-        Quota::TokenBucket(quota) => quota.rate(),
-        _ => return None,
-    };
+fn commands_per_second(share: &share::ShareQuota, hosts: u32) -> u64 {
+    let (rate, limit) = (share.bucket().rate(), u64::from(share.bucket().burst()));
+    let (waits, borrows) = (share.may_check_remotely(hosts), share.borrows(hosts));
     let hosts = u64::from(hosts.max(1));
     let requests = (u64::from(rate.count()) * 1_000_000_000).div_ceil(rate.period_nanos());
-    if on_miss != OnMiss::Ask {
-        return Some(hosts * (requests / hosts + 1).min(SYNCS_PER_SECOND_MAX));
+    if !waits {
+        return hosts * (requests / hosts + 1).min(SYNCS_PER_SECOND_MAX);
     }
-    let limit = u64::from(quota.limit());
-    let lent = if is_window(quota) { limit - limit / 4 } else { limit };
+    let lent = if share.window().is_some() { limit - limit / 4 } else { limit };
     // A host borrows the tokens of two requests or more in a tenth of a second, with a quarter more, and at most two of its
     // parts of a quarter of the burst.
     let (needed, part) = ((requests + 4 * hosts) / (8 * hosts), lent.saturating_sub(1) / 4 / hosts);
-    let borrows =
-        settings.mode == FleetMode::Borrow && limit >= 2 * hosts && (2..=2 * part).contains(&needed);
-    Some(if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests })
+    let borrows = borrows && (2..=2 * part).contains(&needed);
+    if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests }
 }
 
 pub(super) const OVER: u16 = 100;

@@ -9,11 +9,11 @@ use super::draft::Draft;
 use super::finder::Anchor;
 use super::meaning::REQUESTS;
 use super::network::Network;
-use super::problem::{Problem, shown};
-use super::source::{Report, Source, Span};
+use super::problem::{Problem, Severity, shown};
+use super::source::{Source, Span};
 use super::{
-    Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, OverTreatment, Pattern, RefusedCost, Rule,
-    candidate_of, words,
+    Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, OverTreatment, Pattern, Position, RefusedCost,
+    Rule, candidate_of, words,
 };
 use crate::clock::Micros;
 use crate::limit::Quota;
@@ -34,21 +34,20 @@ pub(super) fn lint(
         lints.suspects(domain);
         lints.compared(domain);
         for rule in &domain.contents.rules {
-            let (file, at) = (&rule.position.file, domain.name_span(&rule.name));
             if candidate_of(&rule.name).is_none() {
-                lints.key(rule, at);
+                lints.key(rule);
             }
-            lints.limit(file, &rule.limit, at);
+            lints.limit(rule);
             let mut allowances = rule.limit.allowances.iter().flatten();
             if no_sheds && allowances.any(|allowance| matches!(allowance.over, OverTreatment::Elastic(_))) {
                 let why = "is never used: no pool is shed, so none is known to have room";
                 let help = "write an entry of `shed` for the pool, such as `{pool: web, workers: {}}`";
-                lints.warn(file, at, format!("the elastic part of {} {why}", shown(&rule.name)), help);
+                lints.warn(&rule.position, format!("the elastic part of {} {why}", shown(&rule.name)), help);
             }
         }
-        for (file, at, name) in domain.unknown_replaced() {
+        for (name, position) in domain.unknown_replaced() {
             let help = "write the `name` of another `rate_limit`, or leave the entry out";
-            lints.warn(file, at, format!("no limit is named {} in this domain", shown(name)), help);
+            lints.warn(position, format!("no limit is named {} in this domain", shown(name)), help);
         }
     }
     lints.problems
@@ -62,11 +61,9 @@ struct Lints<'s> {
 }
 
 impl Lints<'_> {
-    fn warn(&mut self, file: &Arc<str>, at: Span, message: String, help: impl Into<String>) {
-        let Some(source) = self.sources.get(file) else { return };
-        let report = Report::new(source);
-        report.warning(at, message, help);
-        self.problems.extend(report.into_problems());
+    fn warn(&mut self, at: &Position, message: String, help: impl Into<String>) {
+        let Some(source) = self.sources.get(&at.file) else { return };
+        self.problems.push(source.problem(Severity::Warning, at.span, message, help.into()));
     }
 
     /// Warns of so many rules that reading them again takes more memory than the unit allows.
@@ -78,7 +75,8 @@ impl Lints<'_> {
                 "{count} rules take some 7 KiB each while they are read again: more than `MemoryMax=512M` of the unit leaves"
             );
             let help = "give callers a `key`, and exceptions a row of `overrides_file`; or raise MemoryMax=";
-            self.warn(&first.position.file, Span::START, message, help);
+            let start = Position { span: Span::START, ..first.position.clone() };
+            self.warn(&start, message, help);
         }
     }
 
@@ -98,7 +96,7 @@ impl Lints<'_> {
             );
             let help =
                 "count by an attribute in `key`, use `overrides`, or begin or end their patterns with a text";
-            self.warn(&first.position.file, domain.name_span(&first.name), message, help);
+            self.warn(&first.position, message, help);
         }
     }
 
@@ -113,15 +111,12 @@ impl Lints<'_> {
         // An attribute of several rules is meant.
         let meant: Vec<&str> = uses.iter().filter(|(_, uses)| **uses > 1).map(|(name, _)| *name).collect();
         let rules = domain.contents.rules.iter().filter(|rule| candidate_of(&rule.name).is_none());
-        let rules =
-            rules.map(|rule| (&rule.name, &rule.position, rule.conditions.as_slice(), rule.key.as_slice()));
+        let rules = rules.map(|rule| (&rule.position, rule.conditions.as_slice(), rule.key.as_slice()));
         let lists = domain.contents.lists.iter();
-        let lists =
-            lists.map(|listed| (&listed.name, &listed.position, listed.conditions.as_slice(), &[][..]));
-        for (rule, position, conditions, key) in rules.chain(lists) {
-            let at = domain.name_span(rule);
+        let lists = lists.map(|listed| (&listed.position, listed.conditions.as_slice(), &[][..]));
+        for (position, conditions, key) in rules.chain(lists) {
             for (message, help) in conditions.iter().filter_map(suspect_value) {
-                self.warn(&position.file, at, message, help);
+                self.warn(position, message, help);
             }
             let named = conditions.iter().map(|condition| &*condition.attribute);
             for name in named.chain(key.iter().map(|part| &*part.attribute)) {
@@ -139,13 +134,13 @@ impl Lints<'_> {
                 let why =
                     if is_alone { "no other rule uses it" } else { "the middlewares send another name" };
                 let message = format!("{} is probably misspelled: {why}", shown(name));
-                self.warn(&position.file, at, message, format!("write {near}, if that is meant"));
+                self.warn(position, message, format!("write {near}, if that is meant"));
             }
         }
     }
 
     /// Warns of key attributes that `match` restricts to one value, or to none, and of a unit that is hardly meant.
-    fn key(&mut self, rule: &Rule, at: Span) {
+    fn key(&mut self, rule: &Rule) {
         for condition in &rule.conditions {
             if !rule.key.iter().any(|part| part.attribute == condition.attribute) {
                 continue;
@@ -160,18 +155,18 @@ impl Lints<'_> {
                 }
                 _ => continue,
             };
-            self.warn(&rule.position.file, at, message, "leave it out of `key`, or out of `match`");
+            self.warn(&rule.position, message, "leave it out of `key`, or out of `match`");
         }
         if let Some(unit) = rule.unit.as_deref().filter(|unit| nearest(unit, [REQUESTS], TYPO).is_some()) {
             let why = "a request costs 1 of `requests`, and of another unit only when it says so";
             let message = format!("the unit {} is probably misspelled: {why}", shown(unit));
-            self.warn(&rule.position.file, at, message, "leave `unit` out, if requests are meant");
+            self.warn(&rule.position, message, "leave `unit` out, if requests are meant");
         }
     }
 
     /// Warns of limits that admit more than their rate in one period, or slightly less over time.
-    fn limit(&mut self, file: &Arc<str>, limit: &Limit, at: Span) {
-        let quotas = || limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
+    fn limit(&mut self, rule: &Rule) {
+        let quotas = || rule.limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
         let buckets = quotas().filter_map(|quota| match quota {
             Quota::TokenBucket(bucket) => Some(bucket),
             Quota::FleetBudget(share) if share.window().is_none() => Some(share.bucket()),
@@ -188,7 +183,7 @@ impl Lints<'_> {
                     "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar"
                 }
             };
-            self.warn(file, at, message, help);
+            self.warn(&rule.position, message, help);
         }
         let rates = quotas().filter_map(|quota| match quota {
             Quota::TokenBucket(bucket) => Some((bucket.rate(), bucket.scale())),
@@ -199,7 +194,7 @@ impl Lints<'_> {
         if let Some((parts, rate)) = rounded.min_by_key(|(parts, _)| *parts) {
             let message = format!("the rate {rate} is not exact: it is kept slow by one part in {parts}");
             let help = "exact are numbers up to 128 and those that divide the period evenly";
-            self.warn(file, at, message, help);
+            self.warn(&rule.position, message, help);
         }
     }
 
@@ -224,7 +219,7 @@ impl Lints<'_> {
                             shown(&other.name)
                         );
                         let help = "both match the same requests and count by the same key: keep one, unless CHARGE may put it into debt";
-                        self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
+                        self.warn(&rule.position, message, help);
                     }
                     _ if rule.mode == Mode::Enforce => strictest = Some((limit, rule)),
                     _ => {}
@@ -265,7 +260,7 @@ impl Lints<'_> {
                 words::span(Duration::from(*longer))
             );
             let help = "give the faster one another algorithm, or no requests of the slower one";
-            self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
+            self.warn(&rule.position, message, help);
         }
     }
 
@@ -280,7 +275,7 @@ impl Lints<'_> {
             let (name, by_name) = (shown(&rule.name), shown(&by.name));
             let message = format!("{name} is never reached: all it matches is {taken} by {by_name}");
             let help = format!("remove it, or narrow the entry at {}", by.position);
-            self.warn(&rule.position.file, domain.name_span(&rule.name), message, help);
+            self.warn(&rule.position, message, help);
         }
     }
 

@@ -256,9 +256,11 @@ impl FileReading<'_> {
         let domain = fields.as_ref().map(|fields| fields.domain.0);
         let defaults = fields.as_ref().and_then(|fields| fields.defaults.as_ref());
         let given = DefaultScope::new(self.scopes, domain, defaults);
-        let entries = meaning::entries(file, given);
-        let branches = meaning::descriptors(file, given);
         let Some(name) = domain else {
+            for entry in meaning::entries(file) {
+                meaning::add_entry(entry, given, &mut Draft::new(""));
+            }
+            meaning::descriptors(file, given);
             file.items("shed").for_each(|node| drop(meaning::shed(node, None)));
             return self.spoil(report.source().file(), "");
         };
@@ -269,11 +271,9 @@ impl FileReading<'_> {
         }
         self.check_pools(file);
         self.draft(name, |draft| {
-            for (node, entry) in entries {
-                draft.add(node, entry);
-            }
+            meaning::entries(file).into_iter().for_each(|entry| meaning::add_entry(entry, given, draft));
             draft.add_priorities(file);
-            branches.into_iter().for_each(|branch| draft.graft(branch, report));
+            meaning::descriptors(file, given).into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
         let is_empty = |field: &&str| file.items(field).len() == 0;
@@ -289,21 +289,19 @@ impl FileReading<'_> {
             if let Some(first) = self.pools.get(&pool) {
                 let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
                 let help = format!("a pool is shed in one entry of one domain; the first is at {first}");
-                node.report.error(at, message, help);
+                at.error(message, help);
                 continue;
             }
-            self.pools.insert(pool, node.report.source().position(at));
+            self.pools.insert(pool, at.position());
         }
     }
 
     /// Changes the draft of a domain, creating it if needed.
     fn draft(&mut self, name: &str, change: impl FnOnce(&mut Draft)) {
-        if let Some(known) = self.drafts.iter_mut().find(|draft| *draft.name == *name) {
-            return change(known);
+        match self.drafts.iter_mut().find(|draft| *draft.name == *name) {
+            Some(known) => change(known),
+            None => change(self.drafts.push_mut(Draft::new(name))),
         }
-        let mut new = Draft::new(name);
-        change(&mut new);
-        self.drafts.push(new);
     }
 
     fn finish(self) -> Loaded {
@@ -315,9 +313,8 @@ impl FileReading<'_> {
         loaded.problems.extend(lint(&drafts, &sources, is_complete));
         loaded.failed = failed.into_iter().map(|draft| draft.name).collect();
         loaded.domains = drafts.into_iter().map(|draft| Arc::new(draft.into_domain())).collect();
-        loaded.problems.sort_by_cached_key(|problem| {
-            let Position { file, line, column } = &problem.position;
-            (Arc::clone(file), *line, *column)
+        loaded.problems.sort_by_cached_key(|Problem { position, .. }| {
+            (Arc::clone(&position.file), position.line, position.column)
         });
         loaded
     }

@@ -9,12 +9,14 @@ mod shed;
 mod tree;
 
 use super::de::{self, FileNode};
+use super::draft::Draft;
 use super::file::{
-    CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields, RuleFields,
+    Algorithm, CommonFields, ConcurrencyFields, DenyFields, ExemptFields, KeyEntry, PrioritizeFields,
+    RuleFields,
 };
 use super::key::KEY_ATTRIBUTES_MAX;
 use super::problem::shown;
-use super::source::{Report, Span};
+use super::source::Report;
 use super::values::{Name, PercentText};
 use super::yaml::Value;
 use super::{
@@ -27,36 +29,31 @@ use limits::Admitted;
 pub(super) use shed::shed;
 pub(super) use tree::descriptors;
 
-/// A named entry of a file; `None` after errors in it.
-pub(super) enum ReadEntry {
-    Rule(Option<Box<RuleAndCandidate>>),
-    Listed(Option<ListedEntry>),
+/// A rule, and its shadow rule from `candidate`.
+pub(super) type RuleAndCandidate = (Rule, Option<Rule>);
+
+/// Returns the named entries of a file with their fields, in its order: the first of two with the same name keeps it.
+pub(super) fn entries(file: FileNode<'_>) -> Vec<(&'static str, FileNode<'_>)> {
+    let fields = ["limits", "concurrency", "exempt", "deny"];
+    let of_field = |field| file.items(field).map(move |node| (field, node));
+    let mut entries: Vec<_> = fields.into_iter().flat_map(of_field).collect();
+    entries.sort_by_key(|(_, node)| node.at.byte);
+    entries
 }
 
-/// A rule, and its shadow rule from `candidate` with its span.
-pub(super) type RuleAndCandidate = (Rule, Option<(Rule, Span)>);
-
-/// Reads the named entries of a file in its order, so that the first of two with the same name keeps it.
-pub(super) fn entries(file: FileNode<'_>, given: DefaultScope) -> Vec<(FileNode<'_>, ReadEntry)> {
-    let mut entries = Vec::new();
-    for field in ["limits", "concurrency", "exempt", "deny"] {
-        for node in file.items(field) {
-            let entry = match field {
-                "limits" => ReadEntry::Rule(limit_rule(node, given).map(Box::new)),
-                "concurrency" => ReadEntry::Rule(concurrency_rule(node, given).map(Box::new)),
-                "exempt" => ReadEntry::Listed(listed(node, ListKind::Exempt)),
-                _ => ReadEntry::Listed(listed(node, ListKind::Deny)),
-            };
-            entries.push((node, entry));
-        }
+/// Reads one of [`entries`].
+pub(super) fn add_entry((field, node): (&str, FileNode<'_>), given: DefaultScope, draft: &mut Draft) {
+    match field {
+        "limits" => draft.add_rule(node, limit_rule(node, given)),
+        "concurrency" => draft.add_rule(node, concurrency_rule(node, given)),
+        "exempt" => draft.add_listed(node, listed(node, ListKind::Exempt)),
+        _ => draft.add_listed(node, listed(node, ListKind::Deny)),
     }
-    entries.sort_by_key(|(node, _)| node.at.byte);
-    entries
 }
 
 /// What a rule of `limits` and one of `concurrency` do not have in common.
 struct KindFields<'n> {
-    algorithm: &'static str,
+    algorithm: Algorithm,
     admitted: Option<Admitted>,
     unit: Option<Name<'n>>,
     refund_on: Option<RefundOn>,
@@ -66,7 +63,7 @@ struct KindFields<'n> {
 fn limit_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
     let fields: RuleFields<'_> = node.read_whole()?;
     let own = |key: &[KeyPart]| KindFields {
-        algorithm: fields.algorithm.unwrap_or_default().into(),
+        algorithm: fields.algorithm.unwrap_or_default(),
         admitted: limits::admitted(&fields, key, node),
         unit: fields.unit,
         refund_on: fields.refund_on,
@@ -78,8 +75,8 @@ fn limit_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidat
 fn concurrency_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCandidate> {
     let fields: ConcurrencyFields<'_> = node.read_whole()?;
     let own = |key: &[KeyPart]| KindFields {
-        algorithm: "concurrency",
-        admitted: Some(limits::admitted_work(&fields, key, node)),
+        algorithm: Algorithm::Concurrency,
+        admitted: limits::admitted_work(&fields, key, node),
         unit: None,
         refund_on: None,
         max_over: None,
@@ -87,11 +84,11 @@ fn concurrency_rule(node: FileNode<'_>, given: DefaultScope) -> Option<RuleAndCa
     rule(&fields.common, own, node, given)
 }
 
-/// Returns the name of an entry, even if the entry has errors.
-pub(super) fn name_of(mapping: FileNode<'_>, field: &str) -> Option<(Box<str>, Span)> {
+/// Returns the name of an entry, and its node, even if the entry has errors.
+pub(super) fn name_of<'n>(mapping: FileNode<'n>, field: &str) -> Option<(Box<str>, FileNode<'n>)> {
     let node = mapping.get(field)?;
     let name = node.as_scalar().filter(|name| check_name(name, "").is_ok())?;
-    Some((name.into(), node.at))
+    Some((name.into(), node))
 }
 
 /// Makes a rule and its shadow rule. `own` reads the fields that are not common, given the key.
@@ -133,8 +130,7 @@ fn rule<'n>(
         fleet,
         ..Rule::new(common.name.0, position, limit)
     };
-    let candidate =
-        candidate.map(|(limit, at)| (rule.candidate(limit, mapping.report.source().position(at)), at));
+    let candidate = candidate.map(|limit| rule.candidate(limit, mapping.field("candidate").position()));
     (mapping.report.errors() == errors_before).then_some((rule, candidate))
 }
 

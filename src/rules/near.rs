@@ -70,15 +70,9 @@ impl Domain {
 
     /// Returns the names of all attributes that rules, list entries and priorities use, in alphabetical order.
     pub(crate) fn attribute_names(&self) -> BTreeSet<&str> {
-        let overrides = self.rules().iter().filter_map(|rule| rule.overrides.as_deref());
-        let rules = self.rules().iter().map(|rule| &rule.conditions);
-        let all = rules
-            .chain(self.lists().iter().map(|listed| &listed.conditions))
-            .chain(self.prioritize().iter().map(|entry| &entry.conditions))
-            .chain(overrides.flat_map(|own| own.list.iter().map(|(conditions, _)| conditions)));
         let key = self.rules().iter().flat_map(|rule| &rule.key).map(|part| &*part.attribute);
         let by = self.sheds().iter().flat_map(|shed| shed.callers.by.iter().map(|name| &**name));
-        all.flatten().map(|condition| &*condition.attribute).chain(key).chain(by).collect()
+        self.conditions().map(|condition| &*condition.attribute).chain(key).chain(by).collect()
     }
 
     fn in_tree(&self, name: &str) -> bool {

@@ -39,8 +39,6 @@ pub struct Excerpt {
     pub text: Box<str>,
     /// Characters of the line cut off before the text.
     pub(crate) skipped: u32,
-    /// Length of the span in characters, from the position; at least 1.
-    pub(crate) width: u32,
 }
 
 impl Problem {
@@ -60,7 +58,7 @@ impl Problem {
         group = match &self.line_text {
             Some(excerpt) => {
                 let snippet = Snippet::source(&*excerpt.text).line_start(position.line as usize);
-                let marked = AnnotationKind::Primary.span(excerpt.marked(position.column));
+                let marked = AnnotationKind::Primary.span(excerpt.marked(position.span));
                 let snippet = snippet.annotation(marked);
                 if excerpt.skipped == 0 {
                     group.element(snippet.path(&*position.file))
@@ -115,15 +113,15 @@ impl Excerpt {
         let line = |character: &char| !matches!(character, '\n' | '\r');
         let after = after.chars().take_while(line).take(AFTER_CHARACTERS);
         let text: String = before.get(start..).unwrap_or_default().chars().chain(after).collect();
-        Excerpt { text: text.into(), skipped: column - kept, width: at.width.max(1) }
+        Excerpt { text: text.into(), skipped: column - kept }
     }
 
-    fn marked(&self, column: u32) -> std::ops::Range<usize> {
-        let first = column.saturating_sub(1).saturating_sub(self.skipped) as usize;
+    fn marked(&self, at: Span) -> std::ops::Range<usize> {
+        let first = at.column.saturating_sub(1).saturating_sub(self.skipped) as usize;
         let byte_of = |character: usize| {
             self.text.char_indices().nth(character).map_or(self.text.len(), |(byte, _)| byte)
         };
-        byte_of(first)..byte_of(first.saturating_add(self.width as usize))
+        byte_of(first)..byte_of(first.saturating_add(at.width.max(1) as usize))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rates such as `100/s`, `20/h`, `5/15min`, `unlimited`, and durations such as `15min`.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::amount;
@@ -8,11 +9,12 @@ use super::problem::{ValueProblem, shown};
 use crate::limit::fixed_window::WindowPeriod;
 use crate::limit::{LimitError, PERIOD_NANOS_MAX, Rate};
 
-/// A rate as written. The algorithm decides whether it is supported.
+/// A rate as written, or a `max`. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WrittenRate {
     Unlimited,
     Every(u32, WindowPeriod),
+    AtOnce(NonZeroU32),
 }
 
 impl WrittenRate {
@@ -29,6 +31,7 @@ impl fmt::Display for WrittenRate {
         match self {
             WrittenRate::Unlimited => f.write_str(UNLIMITED),
             WrittenRate::Every(count, period) => write!(f, "{count}/{period}"),
+            WrittenRate::AtOnce(max) => max.fmt(f),
         }
     }
 }

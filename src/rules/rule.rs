@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::condition::{conditions, joined};
 use super::percent::Percent;
+use super::source::Span;
 use super::words::{quota_fields, span};
 use super::{Condition, FleetSettings, KeyPart, Mode, Rows, Scope};
 use crate::limit::{Quota, token_bucket};
@@ -164,15 +165,21 @@ pub enum Guard {
     Shadow,
 }
 
-/// A position in a file. Lines and columns count from 1; line 0 means the file itself.
+/// A position in a file; line 0 means the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The path as given.
     pub file: Arc<str>,
-    /// The line.
-    pub line: u32,
-    /// The column, in characters.
-    pub column: u32,
+    /// The span in its text.
+    pub span: Span,
+}
+
+impl std::ops::Deref for Position {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.span
+    }
 }
 
 impl fmt::Display for Position {

@@ -4,8 +4,8 @@ use super::index::Index;
 use super::near::value;
 use super::shed::{Shed, ShedPart};
 use super::{
-    Condition, Hit, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Overrides, Pattern, Position,
-    Priorities, Prioritize, Rule, Selection, Tree,
+    Condition, Hit, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Pattern, Position, Priorities,
+    Prioritize, Rule, Selection, Tree,
 };
 
 /// One domain: its rules and lists in file order.
@@ -77,25 +77,28 @@ impl Domain {
         &self.contents.rules
     }
 
+    /// Returns all conditions of rules, their overrides, list entries and priorities.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        let overrides = self.rules().iter().filter_map(|rule| rule.overrides.as_deref());
+        let of_overrides = overrides.flat_map(|own| own.list.iter().map(|(conditions, _)| conditions));
+        let rules = self.rules().iter().map(|rule| &rule.conditions);
+        let lists = self.lists().iter().map(|listed| &listed.conditions);
+        let priorities = self.prioritize().iter().map(|entry| &entry.conditions);
+        rules.chain(of_overrides).chain(lists).chain(priorities).flatten()
+    }
+
     /// Whether rules use the value of an attribute other than as a plain part of a key.
     pub(crate) fn looks_at(&self, attribute: &str) -> bool {
-        let in_conditions = |conditions: &[Condition]| {
-            let looks = |condition: &Condition| !condition.any_of.iter().all(Pattern::is_any);
-            conditions.iter().any(|condition| *condition.attribute == *attribute && looks(condition))
+        let looks = |condition: &Condition| {
+            *condition.attribute == *attribute && !condition.any_of.iter().all(Pattern::is_any)
         };
-        let in_overrides =
-            |overrides: &Overrides| overrides.list.iter().any(|(conditions, _)| in_conditions(conditions));
         let in_key = |rule: &Rule| {
             let looks = |part: &KeyPart| !part.is_plain() || rule.overrides.is_some();
             rule.key.iter().any(|part| *part.attribute == *attribute && looks(part))
         };
         let in_tree = |text: &str| text.strip_prefix(attribute).is_some_and(|value| value.starts_with('_'));
-        { self.contents.rules.iter() }.any(|rule| {
-            in_conditions(&rule.conditions)
-                || rule.overrides.as_deref().is_some_and(in_overrides)
-                || in_key(rule)
-        }) || self.contents.lists.iter().any(|listed| in_conditions(&listed.conditions))
-            || self.prioritize().iter().any(|entry| in_conditions(&entry.conditions))
+        self.conditions().any(looks)
+            || self.rules().iter().any(in_key)
             || self.contents.tree.texts().any(in_tree)
     }
 
@@ -231,7 +234,7 @@ pub enum NamedKind<'d> {
     Shedder,
 }
 
-/// Says that a key is made of other attributes than those given.
+/// Says that a key is made of other attributes, and what to write.
 fn other_attributes(expected: &[KeyPart], given: &[(&str, &str)]) -> String {
     let list = |names: &mut dyn Iterator<Item = &str>| {
         let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
@@ -271,16 +274,26 @@ impl Domain {
     /// Why they identify no key of the rule, or more than one, and what to write.
     pub(crate) fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, String> {
         if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
+<<<<<<< HEAD
             return Err(format!(
                 "`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"
             ));
+=======
+            let why = "is empty, and an empty attribute matches no rule";
+            return Err(format!("`{name}` {why}: write {name}=VALUE"));
+>>>>>>> lines2
         }
         if let Some(path) = self.contents.tree.path(rule) {
             let hit: Option<Hit> = self.contents.tree.find(attributes).filter(|hit| hit.rule == rule);
             let hit = hit.ok_or_else(|| {
+<<<<<<< HEAD
                 let entries: Vec<String> = path.iter().map(|entry| format!("`{entry}`")).collect();
                 let entries = entries.join(", then ");
                 format!("these entries do not come to it: write those of its path in their order, {entries}")
+=======
+                let path = path.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ");
+                format!("these entries do not come to it: write those of its path in their order, {path}")
+>>>>>>> lines2
             })?;
             return Ok(self.contents.tree.key_values(hit, attributes).map(str::to_owned).collect());
         }

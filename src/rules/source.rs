@@ -48,8 +48,10 @@ impl UnreadableFile {
 /// A span in a text. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 pub struct Span {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
     /// Length in characters.
     pub(crate) width: u32,
     /// Byte offset in the text.
@@ -89,9 +91,9 @@ impl Source {
         Source::of(path, bytes_of(open::anywhere(path)))
     }
 
-    fn of(path: &Path, read: Result<Bytes, ValueProblem>) -> Result<Source, UnreadableFile> {
+    fn of(path: &Path, read: Result<(Vec<u8>, bool), ValueProblem>) -> Result<Source, UnreadableFile> {
         let name = shown_path(path);
-        let Bytes { bytes, quotable } = match read {
+        let (bytes, quotable) = match read {
             Ok(read) => read,
             Err(wrong) => return Err(UnreadableFile::new(path, wrong, String::new())),
         };
@@ -155,7 +157,7 @@ impl Source {
     }
 
     pub(crate) fn position(&self, at: Span) -> Position {
-        Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
+        Position { file: Arc::clone(&self.file), span: at }
     }
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
@@ -257,28 +259,20 @@ fn shown_path(path: &Path) -> String {
 pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
     Problem {
         severity: Severity::Error,
-        position: Position { file: shown_path(path).into(), line: 0, column: 0 },
+        position: Position { file: shown_path(path).into(), span: Span::default() },
         message: wrong.message,
         help: wrong.help,
         line_text: None,
     }
 }
 
-/// The bytes of a regular file, at most [`FILE_BYTES_MAX`] + 1.
-pub(super) struct Bytes {
-    pub(super) bytes: Vec<u8>,
-    quotable: bool,
-}
-
-pub(super) fn read_bytes(path: &Path) -> Result<Bytes, ValueProblem> {
+/// Returns the bytes of a regular file, at most [`FILE_BYTES_MAX`] + 1, and whether problems may quote it.
+pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, bool), ValueProblem> {
     bytes_of(open::beneath(path))
 }
 
-fn bytes_of(opened: Result<Opened, OpenError>) -> Result<Bytes, ValueProblem> {
-    let read = opened.and_then(|opened| {
-        let bytes = open::read(&opened, FILE_BYTES_MAX + 1)?;
-        Ok(Bytes { bytes, quotable: opened.quotable })
-    });
+fn bytes_of(opened: Result<Opened, OpenError>) -> Result<(Vec<u8>, bool), ValueProblem> {
+    let read = opened.and_then(|opened| Ok((open::read(&opened, FILE_BYTES_MAX + 1)?, opened.quotable)));
     read.map_err(|error| ValueProblem::new(error.to_string(), error.help()))
 }
 

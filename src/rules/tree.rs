@@ -4,14 +4,11 @@
 //! `key_value`, else the first pattern in file order that matches `key_value`, else a node named by the key
 //! alone. There is no backtracking to the subtrees that such a node hides.
 
-use std::sync::Arc;
-
 use arrayvec::{ArrayString, ArrayVec};
 use hashbrown::HashTable;
 
 use super::affixes::Affixes;
 use super::names::{RuleNames, hash};
-use super::source::Span;
 use super::{Glob, KeyPart, Position, Rule};
 
 /// The descriptor tree of a domain.
@@ -369,7 +366,6 @@ pub(super) struct Branch {
     /// `key_value`, or the key alone.
     pub(super) text: Box<str>,
     pub(super) position: Position,
-    pub(super) at: Span,
     /// Whether all values that it matches as a pattern share one state.
     pub(super) share: bool,
     pub(super) limit: Option<NodeLimit>,
@@ -384,29 +380,29 @@ pub(super) struct NodeLimit {
     pub(super) rule: Rule,
     /// The name by which other limits replace it.
     pub(super) name: Option<Box<str>>,
-    /// Names of the limits that it replaces, with spans.
-    pub(super) replaces: Vec<(Box<str>, Span)>,
+    /// Names of the limits that it replaces, with their positions.
+    pub(super) replaces: Vec<(Box<str>, Position)>,
 }
 
 impl Branch {
     /// Names the rules of all limits in the subtree, parents before children. `name` gets the texts on the
-    /// path, the position and the span.
+    /// path and the position.
     pub(super) fn name_rules<'b>(
         &'b mut self,
         path: &mut Vec<&'b str>,
-        name: &mut impl FnMut(&[&str], &Position, Span) -> Box<str>,
+        name: &mut impl FnMut(&[&str], &Position) -> Box<str>,
     ) {
         path.push(&self.text);
         if let Some(limit) = &mut self.limit {
-            limit.rule.name = name(path, &self.position, self.at);
+            limit.rule.name = name(path, &self.position);
         }
         self.branches.iter_mut().for_each(|branch| branch.name_rules(path, name));
         path.pop();
     }
 
-    /// Collects all limits of the subtree, with their files.
-    pub(super) fn limits<'b>(&'b self, limits: &mut Vec<(&'b Arc<str>, &'b NodeLimit)>) {
-        limits.extend(self.limit.iter().map(|limit| (&self.position.file, limit)));
+    /// Collects all limits of the subtree.
+    pub(super) fn limits<'b>(&'b self, limits: &mut Vec<&'b NodeLimit>) {
+        limits.extend(&self.limit);
         self.branches.iter().for_each(|branch| branch.limits(limits));
     }
 

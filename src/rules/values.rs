@@ -56,9 +56,9 @@ pub(crate) struct PercentText<const LEAST: u16 = 1, const MOST: u16 = { percent:
     pub(crate) u16,
 );
 
-/// A number of concurrent leases; `None` is unlimited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Max(pub(super) Option<NonZeroU32>);
+/// A number of concurrent leases, or `unlimited`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Max(pub(super) WrittenRate);
 
 /// A fraction, as numerator and denominator: `1/1800`, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ read_from! {
         percent::read(scalar, LEAST, MOST).map(PercentText)
     };
     ['de] Max, Scalar => |scalar| match scalar.2 {
-        UNLIMITED => Ok(Max(None)),
+        UNLIMITED => Ok(Max(WrittenRate::Unlimited)),
         _ => Max::some(amount::read_from(scalar, 0)?),
     };
     ['de] Fraction, FieldText => |FieldText(field, text)| fraction(field, text).map(Fraction);
@@ -168,7 +168,10 @@ impl Max {
     pub(super) fn of_cell(text: &str) -> Result<Max, ValueProblem> {
         let in_max =
             |wrong: ValueProblem| ValueProblem { message: format!("`max`: {}", wrong.message), ..wrong };
-        if text == UNLIMITED { Ok(Max(None)) } else { Max::some(amount::parse(text).map_err(in_max)?) }
+        match text {
+            UNLIMITED => Ok(Max(WrittenRate::Unlimited)),
+            _ => Max::some(amount::parse(text).map_err(in_max)?),
+        }
     }
 
     fn some(max: u32) -> Result<Max, ValueProblem> {
@@ -176,7 +179,7 @@ impl Max {
             let help = "write at least 1; to refuse such requests, use `deny` with the same `match`";
             ValueProblem::new("`max` is 0: nothing would ever pass", help)
         };
-        NonZeroU32::new(max).map(|max| Max(Some(max))).ok_or_else(nothing)
+        NonZeroU32::new(max).map(|max| Max(WrittenRate::AtOnce(max))).ok_or_else(nothing)
     }
 }
 

@@ -10,6 +10,7 @@ use tidegate::limit::share::{FleetTerms, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckW
 use tidegate::limit::sliding_window::SlidingWindowQuota;
 use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::limit::{Quota, Rate};
+use tidegate::rules::source::Span;
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use crate::engines::domains;
@@ -52,7 +53,7 @@ pub(crate) fn domain(plan: &Plan) -> Arc<Domain> {
     }
     let rule = |name, key, quota| Rule {
         key: vec![KeyPart::plain(key)],
-        ..Rule::new(name, Position { file: "simulation".into(), line: 1, column: 1 }, Limit::new(quota))
+        ..Rule::new(name, Position { file: "simulation".into(), span: Span::START }, Limit::new(quota))
     };
     let expires = (plan.kind == Kind::Permits).then(|| Duration::from_secs(3_600));
     let mut rules = vec![Rule { expires, ..rule("shared", "tenant", shared(plan)) }];

@@ -6,11 +6,10 @@ mod oracle;
 mod slow;
 
 use tidegate::limit::share::RemoteCheckWait;
-use tidegate::limit::token_bucket::TokenBucketQuota;
-use tidegate::limit::{Quota, Rate};
-use tidegate::rules::{FleetBound, FleetSettings};
+use tidegate::rules::FleetBound;
 
 use self::oracle::Oracle;
+use crate::engines::domains;
 use crate::load::{Costs, Pages, Routing};
 use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
 use crate::rules::Kind;
@@ -147,11 +146,12 @@ fn sends_as_many_commands_as_predicted() {
         [(2, 5, 10), (2, 50, 50), (6, 50, 25), (6, 1_000, 500), (20, 200, 100), (20, 2_000, 2_000)]
     {
         let row = one(hosts, (rate, burst));
-        let quota = Quota::TokenBucket(
-            TokenBucketQuota::new(Rate::new(rate, 1_000_000_000).unwrap(), burst).unwrap(),
+        let rules = format!(
+            "domain: api\nlimits: [{{name: a, key: [u], rate: {rate}/s, burst: {burst}, scope: fleet}}]\n"
         );
-        let predicted =
-            FleetBound::of(&FleetSettings::default(), &quota, hosts).unwrap().commands_per_second.unwrap();
+        let rule = domains(&rules)[0].rules()[0].clone();
+        let bound = FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts);
+        let predicted = bound.unwrap().commands_per_second.unwrap();
         // Without heartbeats.
         let sent = (see(&row).commands * 1_000 / row.ms).saturating_sub(hosts.into());
         assert!(sent.abs_diff(predicted) <= predicted / 4 + 2, "{sent}, predicted {predicted}: {row:?}");

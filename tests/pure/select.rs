@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::TokenBucketQuota;
+use tidegate::rules::source::Span;
 use tidegate::rules::{
     Condition, Domain, DomainContents, KeyPart, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, Network,
     Overrides, Pattern, Position, Priorities, Prioritize, Rule, Selection, Transform,
@@ -149,7 +150,7 @@ impl Asks {
 }
 
 fn position() -> Position {
-    Position { file: "rules.yaml".into(), line: 1, column: 1 }
+    Position { file: "rules.yaml".into(), span: Span::START }
 }
 
 /// A domain with all its parts.

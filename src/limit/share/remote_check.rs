@@ -95,7 +95,8 @@ impl ShareQuota {
         }
     }
 
-    fn is_tiny(&self, hosts: u32) -> bool {
+    /// Whether it is less than two tokens per host.
+    pub(crate) fn is_tiny(&self, hosts: u32) -> bool {
         u64::from(self.bucket.burst()) < 2 * u64::from(hosts)
     }
 

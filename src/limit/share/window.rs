@@ -1,7 +1,7 @@
 //! Windows shared by several hosts. Borrowed tokens are judged as for a bucket. The difference is the refill: not
 //! continuous, but all units, or those that leave the window, at an instant that Redis reports.
 
-use super::{ShareQuota, ShareState};
+use super::{Derived, ShareQuota, ShareState};
 use crate::clock::{Micros, NANOS_PER_MICRO, Now, Timestamp};
 use crate::limit::{self, LimitError, Rate, TickScale, fixed_window, sliding_window, token_bucket};
 use std::sync::Arc;
@@ -72,10 +72,9 @@ impl ShareQuota {
             TickScale::for_rate(Rate::new(1, nanos)?)
         };
         let bucket = token_bucket::TokenBucketQuota::on_scale(Rate::new(count, nanos)?, count, scale)?;
-        // Credit is forgiven within a window: half of it at once and half in the course of the window are all of it.
-        let credit = if credit == 0 { 0 } else { (credit / 2).max(1) };
         let window = Some(Arc::new(BudgetWindow { like, turns }));
-        Ok(ShareQuota { window, ..ShareQuota::new(bucket, credit, when_down) })
+        let share = ShareQuota { window, ..ShareQuota::new(bucket, credit, when_down) };
+        Ok(ShareQuota { derived: Derived::new(&share), ..share })
     }
 
     /// The time over which the limit is granted.

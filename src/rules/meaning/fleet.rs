@@ -13,7 +13,7 @@ use crate::limit::share::{self, Fallback, RemoteCheckWait};
 use crate::limit::token_bucket::TokenBucketQuota;
 use crate::limit::{PERIOD_NANOS_MAX, Quota, Rate, TickScale, greatest_common_divisor};
 use crate::rules::de::FileNode;
-use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
+use crate::rules::file::{Algorithm, CommonFields, DefaultsFields, FleetFields};
 use crate::rules::fleet::{CellRate, Region, WholeNumbers, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, Scope, Scopes};
@@ -154,10 +154,10 @@ fn share_of(quota: share::ShareQuota, max_debt: u32, settings: &FleetSettings) -
     quota.with_remote_checks(asks).with_wait_max(settings.wait()).with_debt_max(max_debt)
 }
 
-fn may_be_shared(algorithm: &str, given: DefaultScope, at: FileNode<'_>) -> bool {
+fn may_be_shared(algorithm: Algorithm, given: DefaultScope, at: FileNode<'_>) -> bool {
     // The others have no budget that can be divided into shares: the leaky bucket is a pace, the sliding log a
     // list of all requests.
-    if matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency") {
+    if !matches!(algorithm, Algorithm::LeakyBucket | Algorithm::SlidingLog) {
         return true;
     }
     let help = match given.by {

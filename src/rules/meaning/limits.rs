@@ -4,21 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::overrides::OverridesReader;
-use crate::limit::{Quota, concurrency};
 use crate::rules::de::FileNode;
 use crate::rules::file::{
-    Algorithm, Align, CandidateFields, ConcurrencyFields, LimitFields, ONLY, OverValue, RuleFields,
+    Algorithm, Align, CandidateFields, CommonFields, ConcurrencyFields, LimitFields, ONLY, OverValue,
+    RuleFields,
 };
 use crate::rules::rate_text::WrittenRate;
-use crate::rules::source::Span;
 use crate::rules::values::Max;
-use crate::rules::{Allowance, KeyPart, Limit, Overrides};
+use crate::rules::{KeyPart, Limit, Overrides};
 
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
-    /// The limit of the shadow rule, and its span.
-    pub(super) candidate: Option<(Limit, Span)>,
+    /// The limit of the shadow rule.
+    pub(super) candidate: Option<Limit>,
     /// The expiry of leases; set if and only if the rule limits concurrency.
     pub(super) expires: Option<Duration>,
 }
@@ -37,29 +36,35 @@ pub(super) fn admitted(fields: &RuleFields<'_>, key: &[KeyPart], mapping: FileNo
         }
         _ => None,
     };
-    let keepers: Vec<&Numbers<'_>> = std::iter::once(&rule).chain(&candidate).collect();
-    let mut reader = OverridesReader::new(key, &keepers);
-    let overrides = reader.read(&fields.common, mapping);
-    let limit = rule.limit(&reader);
-    let candidate =
-        candidate.as_ref().and_then(|candidate| Some((candidate.limit(&reader)?, candidate.whole.at)));
-    let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
-    admitted.doubt(rule.whole);
-    Some(admitted)
+    Admitted::new(&rule, candidate.as_ref(), &fields.common, key)
 }
 
 impl Admitted {
-    /// Warns of a rule without limits, at this node, or of a shadow rule equal to its rule.
-    pub(super) fn doubt(&self, node: FileNode<'_>) {
-        match &self.candidate {
-            Some((limit, at)) if *limit == self.limit => {
-                node.report.warning(*at, "the candidate equals its rule", "leave it out");
+    /// Makes the limits of a rule, its shadow rule and its overrides. Warns of a rule without limits, or of a shadow rule
+    /// equal to its rule.
+    fn new(
+        rule: &Numbers<'_>,
+        candidate: Option<&Numbers<'_>>,
+        common: &CommonFields<'_>,
+        key: &[KeyPart],
+    ) -> Option<Admitted> {
+        let keepers: Vec<&Numbers<'_>> = std::iter::once(rule).chain(candidate).collect();
+        let mut reader = OverridesReader::new(key, &keepers);
+        let overrides = reader.read(common, rule.mapping);
+        let limit = rule.limit(&reader);
+        let candidate = candidate.and_then(|candidate| candidate.limit(&reader));
+        let limit = limit?;
+        match &candidate {
+            Some(candidate) if *candidate == limit => {
+                rule.mapping.warn_at("candidate", "the candidate equals its rule", "leave it out");
             }
-            None if self.limit.allowances.iter().all(Option::is_none) => {
-                node.warn("nothing has a limit here: the rule refuses no request", "leave the rule out");
+            None if limit.allowances.iter().all(Option::is_none) => {
+                let message = "nothing has a limit here: the rule refuses no request";
+                rule.whole.warn(message, "leave the rule out");
             }
             _ => {}
         }
+        Some(Admitted { limit, overrides, candidate, expires: None })
     }
 }
 
@@ -85,7 +90,14 @@ pub(super) enum WrittenOver {
 }
 
 impl<'n> Numbers<'n> {
-    pub(super) fn of_rule(rule: &RuleFields<'_>, mapping: FileNode<'n>) -> Option<Numbers<'n>> {
+    /// Makes the numbers of a rule of `concurrency` or of its shadow rule.
+    fn of_max(max: Max, mapping: FileNode<'n>) -> Numbers<'n> {
+        let (algorithm, over) = (Algorithm::Concurrency, WrittenOver::Refuse);
+        let whole = mapping.field("max");
+        Numbers { mapping, whole, algorithm, rate: max.0, over, fields: LimitFields::default() }
+    }
+
+    fn of_rule(rule: &RuleFields<'_>, mapping: FileNode<'n>) -> Option<Numbers<'n>> {
         let algorithm = rule.algorithm.unwrap_or_default();
         let over = check(&rule.limit, algorithm, mapping)?.unwrap_or(WrittenOver::Refuse);
         // Problems of the rule as a whole point to its rate.
@@ -94,7 +106,7 @@ impl<'n> Numbers<'n> {
     }
 
     /// Reads the fields of a shadow rule. Missing ones are taken from its rule if the algorithm has them.
-    pub(super) fn of_candidate(
+    fn of_candidate(
         candidate: &CandidateFields,
         mapping: FileNode<'n>,
         rule: &Numbers<'_>,
@@ -194,22 +206,12 @@ pub(super) fn admitted_work(
     fields: &ConcurrencyFields<'_>,
     key: &[KeyPart],
     mapping: FileNode<'_>,
-) -> Admitted {
-    let mut reader = OverridesReader::new(key, &[]);
-    let overrides = reader.read(&fields.common, mapping);
-    let limit = |own: Max| permits(own, &reader);
-    let candidate =
-        fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
-    let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
-    let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
-    admitted.doubt(mapping.field("max"));
-    admitted
-}
-
-fn permits(own: Max, reader: &OverridesReader<'_>) -> Limit {
-    let all = std::iter::once(&own).chain(reader.maxima());
-    let quota = |max| Allowance::new(Quota::Concurrency(concurrency::ConcurrencyQuota::new(max)));
-    Limit { allowances: all.map(|max| max.0.map(quota)).collect(), ..Limit::unlimited() }
+) -> Option<Admitted> {
+    let candidate = fields.candidate.as_ref();
+    let candidate = candidate.map(|own| Numbers::of_max(own.max, mapping.field("candidate")));
+    let rule = Numbers::of_max(fields.max, mapping);
+    let expires = Some(fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0));
+    Some(Admitted { expires, ..Admitted::new(&rule, candidate.as_ref(), &fields.common, key)? })
 }
 
 /// The usual request timeout of servers.

@@ -21,38 +21,16 @@ use crate::rules::{Condition, KeyPart, Overrides, Rows, amount, rate_text};
 /// override equal to the rule is numbered too, as it differs from the shadow rule.
 pub(super) struct OverridesReader<'k> {
     key: &'k [KeyPart],
-    /// The rule of `limits` and its shadow rule, which must both support each quota; none of a rule of `concurrency`.
+    /// The rule and its shadow rule, which must both support each quota.
     keepers: &'k [&'k Numbers<'k>],
-    quotas: Vec<OverrideNumbers>,
-    numbers: HashMap<OverrideNumbers, u32>,
-}
-
-/// The numbers of one override, as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum OverrideNumbers {
-    Rate(OverrideQuota),
-    Max(Max),
+    /// The quotas from number 1 on.
+    pub(super) quotas: Vec<OverrideQuota>,
+    numbers: HashMap<OverrideQuota, u32>,
 }
 
 impl<'k> OverridesReader<'k> {
     pub(super) fn new(key: &'k [KeyPart], keepers: &'k [&'k Numbers<'k>]) -> OverridesReader<'k> {
         OverridesReader { key, keepers, quotas: Vec::new(), numbers: HashMap::new() }
-    }
-
-    /// Returns the rates from number 1 on.
-    pub(super) fn rates(&self) -> impl Iterator<Item = &OverrideQuota> + Clone {
-        self.quotas.iter().filter_map(|quota| match quota {
-            OverrideNumbers::Rate(rate) => Some(rate),
-            OverrideNumbers::Max(_) => None,
-        })
-    }
-
-    /// Returns the numbers of a rule of `concurrency` from number 1 on.
-    pub(super) fn maxima(&self) -> impl Iterator<Item = &Max> {
-        self.quotas.iter().filter_map(|quota| match quota {
-            OverrideNumbers::Max(max) => Some(max),
-            OverrideNumbers::Rate(_) => None,
-        })
     }
 
     /// Reads both fields; `None` if both are absent.
@@ -73,22 +51,20 @@ impl<'k> OverridesReader<'k> {
 
     /// The field of an entry, and the column of a table, that has the quota.
     fn column(&self) -> &'static str {
-        if self.keepers.is_empty() { "max" } else { "rate" }
+        if self.have(Algorithm::Concurrency) { "max" } else { "rate" }
     }
 
-    fn have_bursts(&self) -> bool {
-        self.keepers.iter().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+    fn have(&self, algorithm: Algorithm) -> bool {
+        self.keepers.iter().any(|numbers| numbers.algorithm == algorithm)
     }
 
     /// Returns the number of a quota, after a check of a new one.
-    fn number_of(&mut self, quota: OverrideNumbers) -> Result<u32, ValueProblem> {
+    fn number_of(&mut self, quota: OverrideQuota) -> Result<u32, ValueProblem> {
         if let Some(known) = self.numbers.get(&quota) {
             return Ok(*known);
         }
-        if let OverrideNumbers::Rate(rate) = quota {
-            rate.check()?;
-            self.keepers.iter().try_for_each(|numbers| numbers.allowance(&rate, None).map(drop))?;
-        }
+        quota.check()?;
+        self.keepers.iter().try_for_each(|numbers| numbers.allowance(&quota, None).map(drop))?;
         self.quotas.push(quota);
         // Rows and entries are bounded far below 2³².
         let number = u32::try_from(self.quotas.len()).unwrap_or(u32::MAX);
@@ -118,16 +94,15 @@ impl<'k> OverridesReader<'k> {
     }
 
     fn entry(&mut self, mapping: FileNode<'_>) -> Option<(Vec<Condition>, u32)> {
-        let quota = if self.keepers.is_empty() {
-            mapping.read().map(|fields: ConcurrencyOverrideFields| OverrideNumbers::Max(fields.max))
+        let quota = if self.have(Algorithm::Concurrency) {
+            let ConcurrencyOverrideFields { max, .. } = mapping.read()?;
+            OverrideQuota { rate: max.0, burst: None }
         } else {
-            mapping.read().map(|OverrideFields { rate, burst, .. }| {
-                OverrideNumbers::Rate(OverrideQuota { rate, burst: burst.map(u32::from) })
-            })
+            let OverrideFields { rate, burst, .. } = mapping.read()?;
+            OverrideQuota { rate, burst: burst.map(u32::from) }
         };
-        let quota = quota?;
         let conditions = conditions_of(mapping);
-        if matches!(quota, OverrideNumbers::Rate(rate) if rate.burst.is_some()) && !self.have_bursts() {
+        if quota.burst.is_some() && !self.have(Algorithm::TokenBucket) {
             mapping.error_at("burst", NO_BURST, "leave `burst` out");
             return None;
         }
@@ -229,7 +204,7 @@ impl<'k> OverridesReader<'k> {
                 report.error(at, format!("unknown column {}", shown(name)), help);
             } else if cells.iter().take(place).any(|before| before.text == cell.text) {
                 report.error(at, format!("a second column {}", shown(name)), "keep one of the two");
-            } else if name == "burst" && !self.have_bursts() {
+            } else if name == "burst" && !self.have(Algorithm::TokenBucket) {
                 report.error(at, NO_BURST, "leave it out");
             }
         }
@@ -336,12 +311,11 @@ impl TableRows {
         let burst = burst.filter(|place| !text(*place).is_empty());
         let read = |place: usize| read_burst(text(place)).map_err(|wrong| (place, wrong));
         let own_burst = burst.map(read).transpose()?;
-        let quota = match reader.keepers {
-            [] => Max::of_cell(text(numbers)).map(OverrideNumbers::Max),
-            _ => rate_text::parse(text(numbers))
-                .map(|rate| OverrideNumbers::Rate(OverrideQuota { rate, burst: own_burst })),
+        let rate = match reader.column() {
+            "max" => Max::of_cell(text(numbers)).map(|max| max.0),
+            _ => rate_text::parse(text(numbers)),
         };
-        let quota = quota.map_err(|wrong| (numbers, wrong))?;
+        let quota = OverrideQuota { rate: rate.map_err(|wrong| (numbers, wrong))?, burst: own_burst };
         let number = reader.number_of(quota).map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
         self.fill(cells, reader.key)?;
         let first = self.key.first().copied().unwrap_or_default();

@@ -5,6 +5,7 @@ use jiff::tz::{Offset, TimeZone};
 
 use super::limits::{Numbers, WrittenOver as Written};
 use super::overrides::{OverrideQuota, OverridesReader};
+use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign};
 use crate::limit::leaky_bucket::LeakyBucketQuota;
 use crate::limit::sliding_log::SlidingLogQuota;
@@ -15,7 +16,7 @@ use crate::rules::de::FileNode;
 use crate::rules::file::{Algorithm, Align};
 use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
-use crate::rules::rate_text::{self, impossible};
+use crate::rules::rate_text::{WrittenRate, impossible};
 use crate::rules::{Allowance, Limit, OverTreatment};
 
 impl Numbers<'_> {
@@ -24,7 +25,7 @@ impl Numbers<'_> {
         let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
         self.field_of(&own).settle(own.check().and_then(|()| self.allowance(&own, None)))?;
-        let all = std::iter::once(&own).chain(overrides.rates());
+        let all = std::iter::once(&own).chain(&overrides.quotas);
         let scale = self.scale(all.clone());
         // Overrides were checked when read, so only errors of the common scale remain.
         let allowances = all.map(|override_quota| self.allowance(override_quota, scale)).collect();
@@ -104,7 +105,11 @@ impl Numbers<'_> {
         override_quota: &OverrideQuota,
         scale: Option<TickScale>,
     ) -> Result<Option<Quota>, ValueProblem> {
-        let rate_text::WrittenRate::Every(count, period) = override_quota.rate else { return Ok(None) };
+        let (count, period) = match override_quota.rate {
+            WrittenRate::Unlimited => return Ok(None),
+            WrittenRate::AtOnce(max) => return Ok(Some(Quota::Concurrency(ConcurrencyQuota::new(max)))),
+            WrittenRate::Every(count, period) => (count, period),
+        };
         let wrong = |error: LimitError| impossible(override_quota.rate, error);
         let bucket = || {
             let rate = Rate::new(count, period.nanos()).map_err(wrong)?;
@@ -140,6 +145,7 @@ impl Numbers<'_> {
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
                 Quota::SlidingWindow(SlidingWindowQuota::new(count, period.nanos(), buckets).map_err(wrong)?)
             }
+            Algorithm::Concurrency => unreachable!("its rules are read with a `max`: they would not limit"),
         };
         Ok(Some(quota))
     }

@@ -14,7 +14,7 @@ use crate::rules::source::{Report, Span};
 use crate::rules::tree::{Branch, NodeLimit};
 use crate::rules::values::{Text, VALUE_BYTES_MAX};
 use crate::rules::yaml::Value;
-use crate::rules::{Allowance, Limit, Mode, RefusedCost, Rule, check_name};
+use crate::rules::{Allowance, Limit, Mode, Position, RefusedCost, Rule, check_name};
 
 /// Reads the descriptors of a file.
 pub(in crate::rules) fn descriptors(file: FileNode<'_>, given: DefaultScope) -> Vec<Branch> {
@@ -82,8 +82,7 @@ impl<'n> TreeReader<'n> {
         let branches = self.level(mapping);
         self.depth -= 1;
         let TreeEntry { key, node, .. } = *entry?;
-        let (position, at) = (node.position(), node.at);
-        Some(Branch { key: key.into(), text: text.into(), position, at, share, limit, branches })
+        Some(Branch { key: key.into(), text: text.into(), position: node.position(), share, limit, branches })
     }
 
     fn limit(&self, fields: &DescriptorFields<'_>, mapping: FileNode<'_>) -> Option<NodeLimit> {
@@ -260,7 +259,11 @@ fn rate_limit(fields: &RateLimitFields<'_>, mapping: FileNode<'_>) -> Option<Lim
     Some(Limit { allowances: vec![allowance], refused: RefusedCost::Counted, ..Limit::unlimited() })
 }
 
-fn replaces(fields: &RateLimitFields<'_>, own: Option<&str>, report: &Report<'_>) -> Vec<(Box<str>, Span)> {
+fn replaces(
+    fields: &RateLimitFields<'_>,
+    own: Option<&str>,
+    report: &Report<'_>,
+) -> Vec<(Box<str>, Position)> {
     let mut replaces = Vec::new();
     for item in fields.replaces.iter().flatten() {
         let (at, name) = item.value.name.map_or((item.at, ""), |name| (name.at, name.value.0));
@@ -271,7 +274,7 @@ fn replaces(fields: &RateLimitFields<'_>, own: Option<&str>, report: &Report<'_>
             let message = format!("{} replaces itself", shown(name));
             report.error(at, message, "name another limit, or leave the entry out");
         } else {
-            replaces.push((name.into(), at));
+            replaces.push((name.into(), report.source().position(at)));
         }
     }
     replaces

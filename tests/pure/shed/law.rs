@@ -54,35 +54,6 @@ fn full_load_sheds_all_after_148_seconds() {
 }
 
 #[test]
-fn slope_depends_on_utilization() {
-    // Utilization, seconds for 0 to 1 or from 1 to 0.
-    let table = [
-        (0.81, 2_400),
-        (0.85, 480),
-        (0.90, 240),
-        (1.00, 120),
-        (0.69, 8_400),
-        (0.60, 840),
-        (0.35, 240),
-        (0.00, 120),
-        // Above one counts as one, and below zero as zero.
-        (7.00, 120),
-        (f64::MAX, 120),
-        (-0.50, 120),
-        (f64::MIN, 120),
-    ];
-    for (utilization, seconds) in table {
-        let rises = utilization > 0.75;
-        let mut severity = SlowSeverity::at_rest(&EXACT);
-        run(&mut severity, Some(1.0), if rises { 28 } else { 148 });
-        let end = if rises { 1.0 } else { 0.0 };
-        let short = run(&mut severity, Some(utilization), seconds - 1);
-        assert!((short - end).abs() > 0.9 / f64::from(seconds), "{utilization}: already at {short}");
-        near(run(&mut severity, Some(utilization), 1), end, &format!("utilization {utilization}"));
-    }
-}
-
-#[test]
 fn holds_thirty_seconds_without_sample_then_recovers() {
     for none in [None, Some(f64::NAN), Some(f64::INFINITY), Some(f64::NEG_INFINITY)] {
         let mut severity = SlowSeverity::at_rest(&EXACT);
