@@ -158,20 +158,18 @@ impl Servers {
         if let Some(state) = self.states.get_mut(&node) {
             state.sent(now);
         }
-        let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
-        tokio::spawn(async move {
-            let encoded = commands.iter().map(ScriptCommand::encode).collect();
-            for (command, reply) in commands.into_iter().zip(link.send(node, encoded)) {
-                let reply = reply.await.map(|value| match value {
+        for command in commands {
+            let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
+            tokio::spawn(async move {
+                let reply = link.send(node, &command.encode()).await.map(|value| match value {
                     Value::BulkString(bytes) => bytes,
                     // Our scripts return nothing else; an empty reply is counted as undecodable.
                     _ => Vec::new(),
                 });
-                if arrives.send(Arrival { node, command, reply }).await.is_err() {
-                    return;
-                }
-            }
-        });
+                // The loop may have ended.
+                let _ = arrives.send(Arrival { node, command, reply }).await;
+            });
+        }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
