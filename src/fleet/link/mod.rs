@@ -107,6 +107,13 @@ struct Shared {
     changes: watch::Sender<u64>,
 }
 
+impl Shared {
+    /// Notes a change of a server's state or of the map of a cluster.
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+}
+
 /// Connections to all servers, closed when dropped.
 #[derive(Debug)]
 pub struct RedisLink {
@@ -161,7 +168,10 @@ impl RedisLink {
         let sent = async {
             let gone =
                 || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
-            let too_long = |_| Err(LinkError::of_sent(FailureClass::Timeout, "sent on and on"));
+            let too_long = |_| {
+                let error = LinkError::new(FailureClass::Timeout, "sent on and on");
+                Err(LinkError { may_have_run: true, ..error })
+            };
             let followed = self.follow(node.ok_or_else(gone)?, command);
             timeout(TIMEOUT_MAX * 2, followed).await.unwrap_or_else(too_long)
         };
@@ -223,6 +233,10 @@ impl RedisLink {
 
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.nodes.all().iter().map(|node| node.status()).collect()
+    }
+
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.is_up())
     }
 
     /// Whether the servers of the slots of a cluster are known.

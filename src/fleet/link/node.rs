@@ -198,7 +198,7 @@ impl Node {
             *logged = fault;
         }
         self.state.send_replace(state);
-        self.shared.changes.send_modify(|changes| *changes += 1);
+        self.shared.changed();
     }
 }
 

@@ -12,7 +12,6 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use redis::Value;
 use siphasher::sip::SipHasher13;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -31,7 +30,6 @@ pub(super) struct Nodes {
     /// The server of each tag, without a cluster.
     places: HashMap<String, NodeId>,
     known: RwLock<KnownNodes>,
-    stale: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +73,7 @@ impl Nodes {
             known.add(url, &shared);
         }
         let places = spread(&shared.options.urls);
-        Nodes { shared, places, known: RwLock::new(known), stale: Notify::new() }
+        Nodes { shared, places, known: RwLock::new(known) }
     }
 
     pub(super) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
@@ -111,7 +109,7 @@ impl Nodes {
         if let Some(place) = known.slots.get_mut(usize::from(slot)) {
             *place = id;
         }
-        self.stale.notify_one();
+        self.shared.changed();
     }
 
     pub(super) async fn keep_map(self: Arc<Nodes>) {
@@ -120,7 +118,6 @@ impl Nodes {
             changes.borrow_and_update();
             let wait = if self.renew().await { LOOK_AGAIN } else { LOOK_AGAIN_SOON };
             tokio::select! {
-                () = self.stale.notified() => {}
                 _ = changes.changed() => {}
                 () = sleep(wait) => {}
             }
@@ -163,7 +160,7 @@ impl Nodes {
         }
         if known.slots != slots {
             known.slots = slots;
-            self.shared.changes.send_modify(|changes| *changes += 1);
+            self.shared.changed();
         }
         is_whole && known.all().all(|node| node.is_up())
     }
