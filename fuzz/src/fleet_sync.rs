@@ -260,7 +260,6 @@ fn decoded(call: &ScriptCommand, input: &mut Input<'_>) -> Option<ScriptReply> {
     let mut bytes = [&[first], input.bytes(expected.saturating_sub(1))].concat();
     bytes.resize(expected, 0);
     let resp = [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat();
-    let value = tidegate::fleet::link::ReplyParser::default().next(&mut resp.as_slice()).ok()??;
-    let Value::BulkString(bytes) = value else { panic!("{value:?}") };
+    let Ok(Value::BulkString(bytes)) = redis::parse_redis_value(&resp) else { panic!("{resp:?}") };
     ScriptReply::decode(call, &bytes).ok().map(|(reply, _)| reply)
 }

@@ -178,15 +178,17 @@ impl Sync {
         }
     }
 
-    /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
-    pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
-        if !self.status.set_redis_reachable(linked) {
-            return;
+    /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms. Returns whether that
+    /// is a change.
+    pub fn set_linked(&mut self, linked: bool, now: Timestamp) -> bool {
+        let is_change = self.status.set_redis_reachable(linked);
+        if is_change {
+            self.absence.set_linked(linked, now);
         }
-        self.absence.set_linked(linked, now);
-        if linked {
+        if is_change && linked {
             self.check_all_soon(now);
         }
+        is_change
     }
 
     fn check_all_soon(&mut self, now: Timestamp) {
@@ -362,9 +364,6 @@ impl Sync {
 
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
-        if !self.status.is_redis_reachable() {
-            return false;
-        }
         self.answer_calls(now);
         let mut asks = Batches::new();
         let mut is_left = false;

@@ -96,9 +96,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         return Err(error);
     }
     for command in commands() {
-        for reply in link.send(link.nodes()[0].id, vec![command.encode()]) {
-            reply.await?;
-        }
+        link.send(link.nodes()[0].id, &command.encode()).await?;
     }
     // The stamp of no value, and a value to write.
     let args = [b"da39a3ee5e6b4b0d3255bfef95601890afd80709".as_slice(), b"x"];

@@ -25,6 +25,7 @@ use super::connection::{ServerConnection, ServerStream};
 use super::failure::{FailureClass, LinkError};
 use super::url::{ServerAddress, Url};
 use super::{LinkOptions, Script};
+use crate::clock::{Timestamp, read_boot_nanos};
 use crate::fleet::round_trip::TIMEOUT_MAX;
 
 /// Opens a connection with the scripts loaded, and returns it with its first round trip.
@@ -34,7 +35,7 @@ pub(super) async fn open(
     scripts: &[Script],
 ) -> Result<(ServerConnection, Duration), LinkError> {
     let password = in_time(read_credentials(options)).await?;
-    let mut connection = ServerConnection::new(in_time(reach(url, options)).await?);
+    let connection = ServerConnection::new(in_time(reach(url, options)).await?).await?;
     // Redis closes an unauthenticated connection at an argument over 16 KiB, as some scripts are, before the
     // reason arrives. So only the first script goes out with AUTH.
     let (first, rest) = scripts.split_at(scripts.len().min(1));
@@ -52,17 +53,25 @@ pub(super) async fn open(
         expected.push(Value::SimpleString("PONG".into()));
     }
     load(first, &mut commands, &mut expected);
-    let (replies, took) = in_time(connection.greet(&commands)).await?;
+    let since = now();
+    let replies = in_time(connection.send(&commands)).await?;
+    let took = now().since(since);
     if let (Some(_), Some(Value::ServerError(error))) = (&password, replies.first())
         && LinkError::of_reply(error).class == FailureClass::Other
     {
         return Err(LinkError::new(FailureClass::Auth, "the server does not take this user or password"));
     }
     check(&replies, &expected)?;
-    let (mut commands, mut expected) = (redis::pipe(), Vec::new());
-    load(rest, &mut commands, &mut expected);
-    check(&in_time(connection.greet(&commands)).await?.0, &expected)?;
+    if !rest.is_empty() {
+        let (mut commands, mut expected) = (redis::pipe(), Vec::new());
+        load(rest, &mut commands, &mut expected);
+        check(&in_time(connection.send(&commands)).await?, &expected)?;
+    }
     Ok((connection, took))
+}
+
+pub(super) fn now() -> Timestamp {
+    Timestamp::from_nanos(read_boot_nanos())
 }
 
 /// Bounds one step of an attempt. All steps take up to five round trips, and a server may be most of a second away.

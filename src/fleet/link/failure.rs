@@ -90,10 +90,6 @@ impl LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
-    pub(super) fn of_sent(class: FailureClass, why: &'static str) -> LinkError {
-        LinkError { class, may_have_run: true, why: why.into() }
-    }
-
     /// The error for an error reply, with its code and, for a script, the line.
     pub(super) fn of_reply(error: &redis::ServerError) -> LinkError {
         let code = error.code();

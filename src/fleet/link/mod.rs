@@ -1,4 +1,4 @@
-//! Connections to Redis, one per server: commands go out in batches of one write, replies come back singly.
+//! Connections to Redis, one per server: commands that are sent together go out in one write, replies come back singly.
 //! Connects again forever, adapts timeouts, follows a cluster, and trusts no length that a server sends.
 //!
 //! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome. Commands
@@ -9,7 +9,6 @@ mod connection;
 mod failure;
 mod node;
 mod nodes;
-mod reply_parser;
 mod url;
 
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -26,12 +25,10 @@ pub(super) use failure::FailureCounts;
 pub use failure::{FailureClass, LinkError};
 pub use node::{NodeState, NodeStatus};
 pub use nodes::NodeId;
-pub use reply_parser::ReplyParser;
 pub use url::Url;
 
 use super::round_trip::TIMEOUT_MAX;
-use connection::CommandResult;
-use node::NodeHandle;
+use node::Node;
 use nodes::{Nodes, Redirect, redirect};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,15 +92,10 @@ pub struct RedisCommand<'a> {
 }
 
 impl RedisCommand<'_> {
-    fn write_to(&self, bytes: &mut Vec<u8>) {
-        let parts = self.keys.iter().chain(&self.args);
-        let length = parts.clone().map(|part| part.len() + PART_BYTES).sum();
-        let mut command = redis::Cmd::with_capacity(3 + self.keys.len() + self.args.len(), length);
-        command.arg("EVALSHA").arg(&self.script.sha).arg(self.keys.len());
-        for part in parts {
-            command.arg(part.as_slice());
-        }
-        command.write_packed_command(bytes);
+    fn encode(&self) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.script.sha).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        command
     }
 }
 
@@ -113,6 +105,13 @@ struct Shared {
     scripts: Vec<Script>,
     counts: FailureCounts,
     changes: watch::Sender<u64>,
+}
+
+impl Shared {
+    /// Notes a change of a server's state or of the map of a cluster.
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
 }
 
 /// Connections to all servers, closed when dropped.
@@ -143,11 +142,10 @@ impl RedisLink {
         self.nodes.of_tag(tag)
     }
 
-    /// Calls a script and waits for the reply.
+    /// Calls a script and waits for the reply, as [`RedisLink::send`] does.
     ///
     /// # Errors
-    ///
-    /// The failure; [`LinkError::may_have_run`] reports whether the script may have run.
+    /// The failure.
     pub async fn call(
         &self,
         node: NodeId,
@@ -156,67 +154,39 @@ impl RedisLink {
         args: &[&[u8]],
     ) -> Result<Value, LinkError> {
         let [keys, args] = [keys, args].map(|parts| parts.iter().map(|part| part.to_vec()).collect());
-        match self.send(node, vec![RedisCommand { script, keys, args }]).pop() {
-            Some(reply) => reply.await,
-            None => Err(LinkError::new(FailureClass::Other, "nothing was sent")),
-        }
+        self.send(node, &RedisCommand { script, keys, args }).await
     }
 
-    /// Sends commands now, in one write, and returns their replies in order. A reply may be awaited later, or
-    /// dropped; a reply that does not come times out by itself.
-    #[must_use]
-    pub fn send<'a>(
-        &'a self,
-        node: NodeId,
-        commands: Vec<RedisCommand<'a>>,
-    ) -> Vec<impl Future<Output = Result<Value, LinkError>>> {
-        let mut bytes = Vec::new();
-        commands.iter().for_each(|command| command.write_to(&mut bytes));
+    /// Sends a command and waits for the reply. Commands that are sent together go out in one write.
+    ///
+    /// # Errors
+    /// The failure; [`LinkError::may_have_run`] reports whether the script may have run.
+    pub async fn send(&self, node: NodeId, command: &RedisCommand<'_>) -> Result<Value, LinkError> {
         let node = self.nodes.get(node);
         // Before the first attempt to connect has ended, nothing has failed.
         let is_counted = node.as_ref().is_none_or(|node| !node.is_starting());
-        let not_found =
-            || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
-        let sent = node.ok_or_else(not_found).and_then(|node| Ok((node.send(bytes, commands.len())?, node)));
-        let replies: Vec<_> = match sent {
-            Ok((replies, node)) => replies.into_iter().map(|reply| Ok((Arc::clone(&node), reply))).collect(),
-            Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+        let sent = async {
+            let gone =
+                || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
+            let too_long = |_| {
+                let error = LinkError::new(FailureClass::Timeout, "sent on and on");
+                Err(LinkError { may_have_run: true, ..error })
+            };
+            let followed = self.follow(node.ok_or_else(gone)?, command);
+            timeout(TIMEOUT_MAX * 2, followed).await.unwrap_or_else(too_long)
         };
-        replies
-            .into_iter()
-            .zip(commands)
-            .map(|(sent, command)| self.settle(sent, command, is_counted))
-            .collect()
-    }
-
-    async fn settle(
-        &self,
-        sent: Result<(Arc<NodeHandle>, oneshot::Receiver<CommandResult>), LinkError>,
-        command: RedisCommand<'_>,
-        is_counted: bool,
-    ) -> CommandResult {
-        let settled = async {
-            let (node, reply) = sent?;
-            let value = arrived(reply).await?;
-            let too_long = |_| Err(LinkError::of_sent(FailureClass::Timeout, "sent on and on"));
-            timeout(TIMEOUT_MAX, self.follow(node, command, value)).await.unwrap_or_else(too_long)
-        };
-        let result = settled.await;
+        let result = sent.await;
         if let (Err(error), true) = (&result, is_counted) {
             self.shared.counts.count(error.class);
         }
         result
     }
 
-    /// Resends a command after redirections and a script load until a server accepts it.
-    async fn follow(
-        &self,
-        mut node: Arc<NodeHandle>,
-        command: RedisCommand<'_>,
-        mut value: Value,
-    ) -> CommandResult {
+    /// Sends a command, again after redirections and a script load, until a server accepts it.
+    async fn follow(&self, mut node: Arc<Node>, command: &RedisCommand<'_>) -> Result<Value, LinkError> {
         let (mut is_loaded, mut sends_asking) = (false, false);
         let mut hops = 0;
+        let mut value = run(&node, redis::pipe(), command).await?;
         while let Value::ServerError(error) = &value {
             let mut before = redis::pipe();
             let redirect = redirect(error, &node.url).filter(|_| self.shared.options.cluster);
@@ -244,13 +214,13 @@ impl RedisLink {
             if sends_asking {
                 before.cmd("ASKING");
             }
-            value = again(&node, &before, &command).await?;
+            value = run(&node, before, command).await?;
         }
         Ok(value)
     }
 
     /// The server of a redirection, once it accepts commands.
-    async fn arrive(&self, url: &Url) -> Result<Arc<NodeHandle>, LinkError> {
+    async fn arrive(&self, url: &Url) -> Result<Arc<Node>, LinkError> {
         let too_many = || LinkError::new(FailureClass::Protocol, "a cluster of too many servers");
         let node = self.nodes.sent_to(url).ok_or_else(too_many)?;
         let unreached = |_| {
@@ -263,6 +233,10 @@ impl RedisLink {
 
     pub fn nodes(&self) -> Vec<NodeStatus> {
         self.nodes.all().iter().map(|node| node.status()).collect()
+    }
+
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.is_up())
     }
 
     /// Whether the servers of the slots of a cluster are known.
@@ -282,31 +256,25 @@ impl RedisLink {
 }
 
 /// Sends the preceding commands and this one in one write. Returns the reply to this one.
-async fn again(node: &NodeHandle, before: &redis::Pipeline, command: &RedisCommand<'_>) -> CommandResult {
-    let mut bytes = before.get_packed_pipeline();
-    command.write_to(&mut bytes);
+async fn run(
+    node: &Node,
+    mut commands: redis::Pipeline,
+    command: &RedisCommand<'_>,
+) -> Result<Value, LinkError> {
+    commands.add_command(command.encode());
     let mut last = Value::Nil;
-    for reply in node.send(bytes, before.len() + 1)? {
-        understood(last)?;
-        last = arrived(reply).await?;
+    for reply in node.send(&commands).await? {
+        understood(std::mem::replace(&mut last, reply))?;
     }
     Ok(last)
 }
 
-async fn arrived(reply: oneshot::Receiver<CommandResult>) -> CommandResult {
-    // The sender was dropped with the link.
-    reply.await.unwrap_or_else(|_| Err(LinkError::of_sent(FailureClass::Down, "the link ended")))
-}
-
-fn understood(value: Value) -> CommandResult {
+fn understood(value: Value) -> Result<Value, LinkError> {
     match value {
         Value::ServerError(error) => Err(LinkError::of_reply(&error)),
         value => Ok(value),
     }
 }
-
-/// Framing bytes per argument: its length and two line ends.
-const PART_BYTES: usize = 12;
 
 /// Enough for a move to the new master and further moves meanwhile.
 const HOPS_MAX: u32 = 5;

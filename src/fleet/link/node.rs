@@ -1,15 +1,19 @@
 //! One server: a task that keeps one connection open, forever. Without a connection commands fail at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Shared;
-use super::connect::open;
-use super::connection::{CommandBatch, CommandResult, ServerConnection};
+use super::connect::{now, open};
+use super::connection::ServerConnection;
 use super::failure::{FailureClass, LinkError};
 use super::nodes::NodeId;
 use super::url::Url;
@@ -47,166 +51,142 @@ pub struct NodeStatus {
     pub connections: u64,
 }
 
-/// A server's handle. Dropping it ends the task and the connection.
+/// A server, and its connection while there is one.
 #[derive(Debug)]
-pub(super) struct NodeHandle {
+pub(super) struct Node {
     pub(super) id: NodeId,
     pub(super) url: Url,
-    inbox: mpsc::Sender<CommandBatch>,
-    /// Bytes that the queue still takes.
-    room: Arc<Semaphore>,
-    status: watch::Receiver<NodeStatus>,
+    shared: Arc<Shared>,
+    state: watch::Sender<NodeState>,
+    connection: Mutex<Option<Arc<ServerConnection>>>,
+    connections: AtomicU64,
+    round_trip: Mutex<RoundTrip>,
+    backoff: Mutex<Backoff>,
 }
 
-impl NodeHandle {
-    pub(super) fn start(id: NodeId, url: Url, shared: Arc<Shared>) -> NodeHandle {
-        let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
-        let state = NodeState::Starting;
-        let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
-        let (to, status) = watch::channel(status);
-        let keeper = NodeKeeper {
-            url: url.clone(),
+impl Node {
+    /// Returns the server and the task that keeps its connection.
+    pub(super) fn start(id: NodeId, url: Url, shared: Arc<Shared>) -> (Arc<Node>, AbortOnDropHandle<()>) {
+        let node = Arc::new(Node {
+            id,
+            url,
             shared,
-            status: to,
-            inbox: receiver,
-            logged: None,
-            round_trip: RoundTrip::default(),
-            backoff: Backoff::default(),
-        };
-        tokio::spawn(keeper.keep());
-        NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
+            state: watch::Sender::new(NodeState::Starting),
+            connection: Mutex::default(),
+            connections: AtomicU64::default(),
+            round_trip: Mutex::default(),
+            backoff: Mutex::default(),
+        });
+        let keeper = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&node).keep()));
+        (node, keeper)
     }
 
     pub(super) fn status(&self) -> NodeStatus {
-        self.status.borrow().clone()
+        let connections = self.connections.load(Ordering::Relaxed);
+        let round_trip_us = (connections > 0).then(|| Micros::from(self.round_trip.lock().took).0);
+        let (id, url, state) = (self.id, self.url.clone(), self.state.borrow().clone());
+        NodeStatus { id, url, state, round_trip_us, connections }
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.status.borrow().state == NodeState::Up
+        *self.state.borrow() == NodeState::Up
     }
 
     pub(super) fn is_starting(&self) -> bool {
-        self.status.borrow().state == NodeState::Starting
+        *self.state.borrow() == NodeState::Starting
     }
 
     /// Waits until the server accepts commands.
     pub(super) async fn up(&self) {
-        let _ = self.status.clone().wait_for(|status| status.state == NodeState::Up).await;
+        let _ = self.state.subscribe().wait_for(|state| *state == NodeState::Up).await;
     }
 
-    /// Sends `count` commands in one write and returns the receivers of their replies.
-    pub(super) fn send(
-        &self,
-        bytes: Vec<u8>,
-        count: usize,
-    ) -> Result<Vec<oneshot::Receiver<CommandResult>>, LinkError> {
-        if let Some(error) = refusal(&self.status.borrow().state) {
-            return Err(error);
-        }
-        let full = || LinkError::new(FailureClass::Down, "too much waits for the server already");
-        // An empty queue accepts a batch of any size.
-        let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(QUEUED_BYTES_MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(size).map_err(|_| full())?;
-        let (replies, receivers) = (0..count).map(|_| oneshot::channel()).unzip();
-        self.inbox.try_send(CommandBatch { bytes, replies, room }).map_err(|_| full())?;
-        Ok(receivers)
-    }
-}
-
-/// The error of a command that cannot be sent.
-fn refusal(state: &NodeState) -> Option<LinkError> {
-    match state {
-        NodeState::Up => None,
-        NodeState::Starting => Some(LinkError::new(FailureClass::Down, "not connected yet")),
-        // The timeout belongs to an earlier command; the outcome of this one is known.
-        NodeState::Down(error) if error.class == FailureClass::Timeout => {
-            Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
-        }
-        NodeState::Down(error) | NodeState::Refusing(error) => {
-            Some(LinkError { may_have_run: false, ..error.clone() })
-        }
-    }
-}
-
-struct NodeKeeper {
-    url: Url,
-    shared: Arc<Shared>,
-    status: watch::Sender<NodeStatus>,
-    inbox: mpsc::Receiver<CommandBatch>,
-    /// The fault of the state that was last logged, each change of which is a line. It names the server and the class of
-    /// failure, never a key or a password.
-    logged: Option<Option<LinkError>>,
-    round_trip: RoundTrip,
-    backoff: Backoff,
-}
-
-impl NodeKeeper {
-    async fn keep(mut self) {
-        loop {
-            let connect = connect(self.url.clone(), Arc::clone(&self.shared));
-            let failed = match self.refuse_until(connect).await {
-                None => return,
-                Some(Err(error)) => error,
-                Some(Ok((connection, took))) => match self.serve(connection, took).await {
-                    None => return,
-                    Some(error) => error,
-                },
-            };
-            self.shared.counts.count(failed.class);
-            let wait = self.backoff.wait(failed.class, u32::from_ne_bytes(drawn()));
-            self.enter(NodeState::Down(failed));
-            if self.refuse_until(sleep(wait)).await.is_none() {
-                return;
+    /// Sends commands in one write and returns their replies.
+    pub(super) async fn send(&self, commands: &redis::Pipeline) -> Result<Vec<Value>, LinkError> {
+        let connection = self.connection.lock().clone().ok_or_else(|| refusal(&self.state.borrow()))?;
+        let since = now();
+        let mut replies = std::pin::pin!(connection.send(commands));
+        let replies = loop {
+            let (waited, timeout) = (now().since(since), self.round_trip.lock().timeout());
+            if waited >= timeout {
+                self.round_trip.lock().missed(now());
+                break Err(LinkError::new(FailureClass::Timeout, "no reply in time"));
             }
-        }
-    }
-
-    /// Runs an open connection; `None` once the inbox is closed.
-    async fn serve(&mut self, mut connection: ServerConnection, took: Duration) -> Option<LinkError> {
-        // The path may be another one; a connection alone does not end the doubling.
-        self.round_trip.took = took;
-        self.status.send_modify(|status| {
-            status.connections += 1;
-            status.round_trip_us = Some(Micros::from(took).0);
-        });
-        self.enter(NodeState::Up);
-        let status = &self.status;
-        let on_reply = |round_trip: &RoundTrip| {
-            // Without notice: only a change of the state is awaited.
-            status.send_if_modified(|status| {
-                status.round_trip_us = Some(Micros::from(round_trip.took).0);
-                false
-            });
-        };
-        let ended = connection.run(&mut self.inbox, &mut self.round_trip, on_reply).await?;
-        if connection.was_of_use {
-            self.backoff.attempts = 0;
-        }
-        // The state changes first, so that a caller whose command fails finds the server down.
-        self.status.send_modify(|status| status.state = NodeState::Down(ended.clone()));
-        connection.end(&ended);
-        Some(ended)
-    }
-
-    /// Refuses batches until a future completes, without a connection; `None` once the inbox is closed.
-    async fn refuse_until<T>(&mut self, until: impl Future<Output = T>) -> Option<T> {
-        let mut until = std::pin::pin!(until);
-        loop {
+            let timed_out = async {
+                sleep(timeout - waited).await;
+                // A process that was stopped finds both ready: the connection reads first.
+                yield_now().await;
+            };
             tokio::select! {
                 biased;
-                done = &mut until => return Some(done),
-                batch = self.inbox.recv() => {
-                    let why = refusal(&self.status.borrow().state);
-                    batch?.refuse(&why.unwrap_or_else(|| LinkError::new(FailureClass::Down, "not connected")));
-                }
+                replies = &mut replies => break replies,
+                // Replies to other commands may have extended the timeout.
+                () = timed_out => {}
             }
+        };
+        let replies = replies.map_err(|error| self.end(&connection, error))?;
+        let now = now();
+        self.round_trip.lock().record_reply(now.since(since), now);
+        for reply in &replies {
+            let Value::ServerError(error) = reply else {
+                self.backoff.lock().attempts = 0;
+                continue;
+            };
+            let failed = LinkError::of_reply(error);
+            if failed.class.ends_the_connection() {
+                self.end(&connection, failed);
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Ends a connection. The state changes first, so that a caller whose command fails finds the server down.
+    fn end(&self, connection: &Arc<ServerConnection>, why: LinkError) -> LinkError {
+        let why = connection.end(why);
+        if self.connection.lock().take_if(|current| Arc::ptr_eq(current, connection)).is_some() {
+            self.state.send_replace(NodeState::Down(why.clone()));
+        }
+        LinkError { may_have_run: true, ..why }
+    }
+
+    async fn keep(self: Arc<Node>) {
+        let mut logged = None;
+        loop {
+            let failed = match self.connect().await {
+                Err(error) => error,
+                Ok((connection, took)) => {
+                    // The path may be another one; a connection alone does not end the doubling.
+                    self.round_trip.lock().took = took;
+                    self.connections.fetch_add(1, Ordering::Relaxed);
+                    let connection = Arc::new(connection);
+                    *self.connection.lock() = Some(Arc::clone(&connection));
+                    self.enter(NodeState::Up, &mut logged);
+                    let ended = connection.ended().await;
+                    self.end(&connection, ended)
+                }
+            };
+            self.shared.counts.count(failed.class);
+            let wait = self.backoff.lock().wait(failed.class, u32::from_ne_bytes(drawn()));
+            self.enter(NodeState::Down(failed), &mut logged);
+            sleep(wait).await;
         }
     }
 
-    fn enter(&mut self, state: NodeState) {
+    /// Connects on a task of its own, as the runtime panics if it gets no thread for the name lookup.
+    async fn connect(&self) -> Result<(ServerConnection, Duration), LinkError> {
+        let (url, shared) = (self.url.clone(), Arc::clone(&self.shared));
+        let attempt = tokio::spawn(async move { open(&url, &shared.options, &shared.scripts).await });
+        let panicked =
+            |_| Err(LinkError::new(FailureClass::Down, "the attempt panicked: raise TasksMax of the unit"));
+        AbortOnDropHandle::new(attempt).await.unwrap_or_else(panicked)
+    }
+
+    /// Enters a state. `logged` is the fault of the state that was last logged, each change of which is a line. It names the
+    /// server and the class of failure, never a key or a password.
+    fn enter(&self, state: NodeState, logged: &mut Option<Option<LinkError>>) {
         let unsent = |error: &LinkError| LinkError { may_have_run: false, ..error.clone() };
         let fault = Some(state.fault().map(unsent));
-        if self.logged != fault {
+        if *logged != fault {
             let redis = &*self.url.to_string();
             match fault.iter().flatten().next() {
                 None => tracing::info!(redis, "connected to Redis"),
@@ -215,20 +195,24 @@ impl NodeKeeper {
                     tracing::warn!(redis, class, "no connection to Redis: {error}; probing goes on");
                 }
             }
-            self.logged = fault;
+            *logged = fault;
         }
-        self.status.send_modify(|status| status.state = state);
-        self.shared.changes.send_modify(|changes| *changes += 1);
+        self.state.send_replace(state);
+        self.shared.changed();
     }
 }
 
-/// Connects on a task of its own, as the runtime panics if it gets no thread for the name lookup.
-async fn connect(url: Url, shared: Arc<Shared>) -> Result<(ServerConnection, Duration), LinkError> {
-    let mut attempt = JoinSet::new();
-    attempt.spawn(async move { open(&url, &shared.options, &shared.scripts).await });
-    match attempt.join_next().await {
-        Some(Ok(opened)) => opened,
-        _ => Err(LinkError::new(FailureClass::Down, "the attempt panicked: raise TasksMax of the unit")),
+/// The error of a command that cannot be sent.
+fn refusal(state: &NodeState) -> LinkError {
+    match state {
+        NodeState::Up | NodeState::Starting => LinkError::new(FailureClass::Down, "not connected yet"),
+        // The timeout belongs to an earlier command; the outcome of this one is known.
+        NodeState::Down(error) if error.class == FailureClass::Timeout => {
+            LinkError::new(FailureClass::Down, "not connected: the server did not reply in time")
+        }
+        NodeState::Down(error) | NodeState::Refusing(error) => {
+            LinkError { may_have_run: false, ..error.clone() }
+        }
     }
 }
 
@@ -251,11 +235,6 @@ impl Backoff {
         Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
     }
 }
-
-/// Bytes queued for a server that has stopped reading: 100 times a tick of sixteen full batches.
-const QUEUED_BYTES_MAX: u32 = 8 << 20;
-
-const BATCHES_MAX: usize = 1024;
 
 const WAIT_MIN_MS: u64 = 100;
 const WAIT_MAX_MS: u64 = 5_000;

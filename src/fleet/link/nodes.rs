@@ -12,14 +12,13 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use redis::Value;
 use siphasher::sip::SipHasher13;
-use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Shared;
-use super::node::NodeHandle;
+use super::node::Node;
 use super::url::Url;
 use crate::fleet::command::{Bucket, OF_ALL};
-use crate::fleet::round_trip::TIMEOUT_MAX;
 
 /// The id of a server, valid while the server is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,24 +30,28 @@ pub(super) struct Nodes {
     /// The server of each tag, without a cluster.
     places: HashMap<String, NodeId>,
     known: RwLock<KnownNodes>,
-    stale: Notify,
 }
 
 #[derive(Debug, Default)]
 struct KnownNodes {
-    nodes: BTreeMap<NodeId, Arc<NodeHandle>>,
+    /// Each with the task that keeps its connection.
+    nodes: BTreeMap<NodeId, (Arc<Node>, AbortOnDropHandle<()>)>,
     next: u32,
     /// The server of each slot; empty until the map is known.
     slots: Vec<Option<NodeId>>,
 }
 
 impl KnownNodes {
-    fn find(&self, url: &Url) -> Option<&Arc<NodeHandle>> {
-        self.nodes.values().find(|node| node.url == *url)
+    fn all(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values().map(|(node, _)| node)
+    }
+
+    fn find(&self, url: &Url) -> Option<&Arc<Node>> {
+        self.all().find(|node| node.url == *url)
     }
 
     /// The server of this URL, started if new; `None` if there are too many.
-    fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<Arc<NodeHandle>> {
+    fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<Arc<Node>> {
         if let Some(node) = self.find(url) {
             return Some(Arc::clone(node));
         }
@@ -57,8 +60,8 @@ impl KnownNodes {
         }
         let id = NodeId(self.next);
         self.next = self.next.wrapping_add(1);
-        let node = Arc::new(NodeHandle::start(id, url.clone(), Arc::clone(shared)));
-        self.nodes.insert(id, Arc::clone(&node));
+        let (node, keeper) = Node::start(id, url.clone(), Arc::clone(shared));
+        self.nodes.insert(id, (Arc::clone(&node), keeper));
         Some(node)
     }
 }
@@ -70,15 +73,15 @@ impl Nodes {
             known.add(url, &shared);
         }
         let places = spread(&shared.options.urls);
-        Nodes { shared, places, known: RwLock::new(known), stale: Notify::new() }
+        Nodes { shared, places, known: RwLock::new(known) }
     }
 
-    pub(super) fn get(&self, id: NodeId) -> Option<Arc<NodeHandle>> {
-        self.known.read().nodes.get(&id).cloned()
+    pub(super) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
+        self.known.read().nodes.get(&id).map(|(node, _)| Arc::clone(node))
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<NodeHandle>> {
-        self.known.read().nodes.values().cloned().collect()
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.known.read().all().cloned().collect()
     }
 
     pub(super) fn has_map(&self) -> bool {
@@ -92,11 +95,11 @@ impl Nodes {
         }
         let known = self.known.read();
         let of_slot = known.slots.get(usize::from(slot_of(tag))).copied().flatten();
-        let any = || known.nodes.values().find(|node| node.is_up()).map(|node| node.id);
+        let any = || known.all().find(|node| node.is_up()).map(|node| node.id);
         of_slot.or_else(any).unwrap_or(NodeId(0))
     }
 
-    pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<NodeHandle>> {
+    pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<Node>> {
         self.known.write().add(url, &self.shared)
     }
 
@@ -106,7 +109,7 @@ impl Nodes {
         if let Some(place) = known.slots.get_mut(usize::from(slot)) {
             *place = id;
         }
-        self.stale.notify_one();
+        self.shared.changed();
     }
 
     pub(super) async fn keep_map(self: Arc<Nodes>) {
@@ -115,7 +118,6 @@ impl Nodes {
             changes.borrow_and_update();
             let wait = if self.renew().await { LOOK_AGAIN } else { LOOK_AGAIN_SOON };
             tokio::select! {
-                () = self.stale.notified() => {}
                 _ = changes.changed() => {}
                 () = sleep(wait) => {}
             }
@@ -154,20 +156,18 @@ impl Nodes {
         let is_whole = slots.iter().all(Option::is_some);
         if is_whole {
             // A complete map proves that a server without slots is not needed; a partial one does not.
-            known.nodes.retain(|_, node| ranges.iter().any(|(_, master)| *master == node.url));
+            known.nodes.retain(|_, (node, _)| ranges.iter().any(|(_, master)| *master == node.url));
         }
         if known.slots != slots {
             known.slots = slots;
-            self.shared.changes.send_modify(|changes| *changes += 1);
+            self.shared.changed();
         }
-        is_whole && known.nodes.values().all(|node| node.is_up())
+        is_whole && known.all().all(|node| node.is_up())
     }
 }
 
-async fn ask(node: &NodeHandle) -> Option<Vec<Range>> {
-    let command = redis::cmd("CLUSTER").arg("SLOTS").get_packed_command();
-    let reply = node.send(command, 1).ok()?.pop()?;
-    let reply = timeout(TIMEOUT_MAX, reply).await.ok()?.ok()?.ok()?;
+async fn ask(node: &Node) -> Option<Vec<Range>> {
+    let reply = node.send(redis::pipe().cmd("CLUSTER").arg("SLOTS")).await.ok()?.pop()?;
     read_slots(&reply, &node.url).filter(|ranges| !ranges.is_empty())
 }
 

@@ -5,8 +5,9 @@ use crate::clock::Timestamp;
 use crate::fleet::command::{Bucket, OF_ALL, ScriptCommand};
 use crate::fleet::link::{FailureClass, LinkError, NodeId, NodeState, NodeStatus, RedisLink};
 use crate::fleet::link_state::LinkState;
+use crate::fleet::rng::drawn;
 use redis::Value;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -21,24 +22,21 @@ pub(super) struct Arrival {
 pub(super) struct Servers {
     link: Arc<RedisLink>,
     is_cluster: bool,
-    seed: u64,
     states: BTreeMap<NodeId, LinkState>,
     arrives: mpsc::Sender<Arrival>,
     /// The replies, in any order of the servers.
     pub(super) arrivals: mpsc::Receiver<Arrival>,
     /// Changes whenever a connection opens or closes.
     changes: watch::Receiver<u64>,
-    up: HashSet<NodeId>,
     /// The error by which a connected server refused the last command.
     refusing: HashMap<NodeId, LinkError>,
 }
 
 impl Servers {
-    pub(super) fn new(link: Arc<RedisLink>, is_cluster: bool, seed: u64, now: Timestamp) -> Servers {
+    pub(super) fn new(link: Arc<RedisLink>, is_cluster: bool, now: Timestamp) -> Servers {
         let (changes, (arrives, arrivals)) = (link.changes(), mpsc::channel(ARRIVALS_MAX));
-        let (states, up, refusing) = (BTreeMap::new(), HashSet::new(), HashMap::new());
-        let mut servers =
-            Servers { link, is_cluster, seed, states, arrives, arrivals, changes, up, refusing };
+        let (states, refusing) = (BTreeMap::new(), HashMap::new());
+        let mut servers = Servers { link, is_cluster, states, arrives, arrivals, changes, refusing };
         servers.follow_map(false, now);
         servers
     }
@@ -56,10 +54,8 @@ impl Servers {
         };
         self.states.retain(|id, _| ids.contains(id));
         for id in ids {
-            self.seed = self.seed.wrapping_mul(SEED_STEP);
-            let seed = self.seed;
             self.states.entry(id).or_insert_with(|| {
-                let mut state = LinkState::new(seed, now);
+                let mut state = LinkState::new(u64::from_le_bytes(drawn()), now);
                 if is_reachable {
                     state.record_reply(now);
                 }
@@ -76,19 +72,15 @@ impl Servers {
     pub(super) fn look(&mut self, timeout: Duration, now: Timestamp) {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.borrow_and_update();
-            let nodes = self.link.nodes().into_iter();
-            self.up = nodes.filter(|node| node.state == NodeState::Up).map(|node| node.id).collect();
             if self.is_cluster {
                 self.follow_map(self.are_reachable(), now);
             }
-            for (id, state) in &mut self.states {
-                if self.up.contains(id) {
-                    state.connected(now);
-                }
+            for (_, state) in self.states.iter_mut().filter(|(id, _)| self.link.is_up(**id)) {
+                state.connected(now);
             }
         }
         for (id, state) in &mut self.states {
-            state.detect_outage(self.up.contains(id), timeout, now);
+            state.detect_outage(self.link.is_up(*id), timeout, now);
         }
     }
 
@@ -158,20 +150,18 @@ impl Servers {
         if let Some(state) = self.states.get_mut(&node) {
             state.sent(now);
         }
-        let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
-        tokio::spawn(async move {
-            let encoded = commands.iter().map(ScriptCommand::encode).collect();
-            for (command, reply) in commands.into_iter().zip(link.send(node, encoded)) {
-                let reply = reply.await.map(|value| match value {
+        for command in commands {
+            let (link, arrives) = (Arc::clone(&self.link), self.arrives.clone());
+            tokio::spawn(async move {
+                let reply = link.send(node, &command.encode()).await.map(|value| match value {
                     Value::BulkString(bytes) => bytes,
                     // Our scripts return nothing else; an empty reply is counted as undecodable.
                     _ => Vec::new(),
                 });
-                if arrives.send(Arrival { node, command, reply }).await.is_err() {
-                    return;
-                }
-            }
-        });
+                // The loop may have ended.
+                let _ = arrives.send(Arrival { node, command, reply }).await;
+            });
+        }
     }
 
     pub(super) fn nodes(&self) -> Vec<NodeStatus> {
@@ -202,9 +192,6 @@ impl Servers {
         self.link.failures()
     }
 }
-
-/// An odd number, which makes different seeds of one.
-const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The queue of replies.
 const ARRIVALS_MAX: usize = 1_024;

@@ -92,7 +92,7 @@ impl SyncLoop {
     /// Runs until `stop`. May be called again after a panic, with new connections.
     pub(super) async fn run(&mut self, link: Arc<RedisLink>, stop: &mut oneshot::Receiver<()>) {
         let now = self.clock.now();
-        let mut servers = Servers::new(link, self.plan.link.cluster, u64::from_le_bytes(drawn()), now.at);
+        let mut servers = Servers::new(link, self.plan.link.cluster, now.at);
         self.member.forget_commands(now.at);
         let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

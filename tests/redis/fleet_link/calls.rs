@@ -1,6 +1,6 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
-use super::{count, counted, echo, failure, failures, link, linked, one, said_back, up};
+use super::{all, count, counted, echo, failure, failures, link, linked, one, said_back, up};
 use crate::prelude::*;
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url};
@@ -92,16 +92,16 @@ async fn pipelines_commands_and_orders_replies() {
         keys: vec![b"n".to_vec()],
         args: vec![text.clone().into_bytes()],
     });
-    let mut replies = link.send(one(&link).id, calls.collect()).into_iter();
-    for (index, text) in texts.iter().enumerate() {
+    let replies = all(&link, one(&link).id, &calls.collect::<Vec<_>>()).await;
+    assert_eq!(replies.len(), texts.len());
+    for (index, (text, reply)) in texts.iter().zip(replies).enumerate() {
         let text = Value::BulkString(text.clone().into_bytes());
         let expected = match index.is_multiple_of(3) {
             true => Value::Array(vec![Value::Int(i64::try_from(index / 3 + 1).unwrap()), text]),
             false => text,
         };
-        assert_eq!(replies.next().unwrap().await.unwrap(), expected, "{index}");
+        assert_eq!(reply.unwrap(), expected, "{index}");
     }
-    assert!(replies.next().is_none());
     assert!(one(&link).round_trip_us.is_some_and(|micros| micros < 250_000));
 }
 
@@ -118,9 +118,7 @@ async fn reloads_and_retries_forgotten_script() {
     redis.order("SCRIPT FLUSH");
     let script = count();
     let call = RedisCommand { script: &script, keys: vec![b"n".to_vec()], args: vec![b"x".to_vec()] };
-    for reply in link.send(one(&link).id, vec![call; 20]) {
-        reply.await.unwrap();
-    }
+    assert!(all(&link, one(&link).id, &vec![call; 20]).await.iter().all(Result::is_ok));
     assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
     // A wrong digest: the link tries once.
     let wrong = Script { sha: "0".repeat(40), ..count() };

@@ -1,7 +1,7 @@
 //! Tests the link with a cluster of three real servers, moving a slot during commands.
 
 use super::redis_cluster::Three;
-use super::{failure, is_up, until};
+use super::{all, failure, is_up, until};
 use crate::prelude::*;
 use redis::Value;
 use std::cell::Cell;
@@ -50,8 +50,8 @@ async fn sends_each_tag_to_node_of_its_slot() {
     let script = twice();
     let keys = |tag: &String| vec![format!("tg:{{{tag}}}:a").into(), format!("tg:{{{tag}}}:b").into()];
     let calls = tags.iter().map(|tag| RedisCommand { script: &script, keys: keys(tag), args: Vec::new() });
-    for reply in link.send(link.node_of(&tags[0]), calls.collect()) {
-        assert_eq!(reply.await.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));
+    for reply in all(&link, link.node_of(&tags[0]), &calls.collect::<Vec<_>>()).await {
+        assert_eq!(reply.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));
     }
 }
 

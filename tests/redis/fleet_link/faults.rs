@@ -60,21 +60,21 @@ async fn extends_timeout_for_slow_server() {
     // The first timeout is a quarter of a second: this stall exceeds it.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
-    let call = || vec![echoed(&script, "x")];
-    until("it is noticed", || {
-        // The link notices a stall only with a command in flight.
-        drop(link.send(one(&link).id, call()));
-        is_down_for(&link, FailureClass::Timeout)
-    })
-    .await;
+    let (node, call) = (one(&link).id, echoed(&script, "x"));
+    // The link notices a stall only with a command in flight.
+    while !is_down_for(&link, FailureClass::Timeout) {
+        let _ = link.send(node, &call).await;
+    }
     up(&link).await;
     // The timeout is now half a second: this stall is shorter.
     let connections = one(&link).connections;
     redis.signal(Signal::STOP);
-    let reply = link.send(one(&link).id, call()).pop().unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(320)).await;
-    redis.signal(Signal::CONT);
-    assert_eq!(reply.await.unwrap(), Value::BulkString(b"x".to_vec()));
+    let resumed = async {
+        tokio::time::sleep(std::time::Duration::from_millis(320)).await;
+        redis.signal(Signal::CONT);
+    };
+    let (reply, ()) = tokio::join!(link.send(node, &call), resumed);
+    assert_eq!(reply.unwrap(), Value::BulkString(b"x".to_vec()));
     assert_eq!(one(&link).connections, connections);
 }
 

@@ -34,7 +34,7 @@ async fn closes_on_oversized_replies_within_memory_bound() {
             [b"$4000\r\n".as_slice(), &[b'x'; 4000], b"\r\n"].concat(),
         ),
         ("another protocol", b"HTTP/1.1 200 OK\r\n".to_vec(), b"x\r\n".to_vec()),
-        ("a push", b">2\r\n+message\r\n+x\r\n".to_vec(), Vec::new()),
+        ("pushes", b">2\r\n+message\r\n+x\r\n".to_vec(), b">2\r\n+message\r\n+x\r\n".repeat(1 << 12)),
         ("more replies than questions", b"$1\r\nx\r\n".to_vec(), b":1\r\n".repeat(1 << 14)),
     ];
     for (name, first, then) in table {

@@ -13,10 +13,11 @@ mod storm;
 mod throttled;
 mod tls;
 
+use futures_util::future::join_all;
 use redis::Value;
 use std::sync::OnceLock;
 use tidegate::fleet::link::{
-    FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
+    FailureClass, LinkError, LinkOptions, NodeId, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
 };
 
 /// Increments a number; returns it with the argument.
@@ -27,6 +28,16 @@ pub(crate) fn count() -> Script {
 /// Returns the argument and touches no key.
 pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
+}
+
+/// Sends commands together and returns their results in order.
+pub(crate) async fn all(
+    link: &RedisLink,
+    node: NodeId,
+    commands: &[RedisCommand<'_>],
+) -> Vec<Result<Value, LinkError>> {
+    // A task that reaches its budget is resumed in another order.
+    tokio::task::unconstrained(join_all(commands.iter().map(|command| link.send(node, command)))).await
 }
 
 pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
@@ -104,6 +115,8 @@ pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkErro
 
 /// Advances the clock past the retry delay after a permission error.
 pub(crate) async fn half_a_minute_passes() {
+    // The link first learns that its connection has ended.
+    tokio::task::yield_now().await;
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(31)).await;
     tokio::time::resume();

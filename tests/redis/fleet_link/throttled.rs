@@ -1,6 +1,6 @@
 //! Tests slow lines to Redis: 1 Mbit/s with a round trip of 50 ms, and a round trip of a second.
 
-use super::{echo, echoed, failures, link, one, up};
+use super::{all, echo, echoed, failures, link, one, up};
 use crate::fleet_real::proxy::RedisProxy;
 use crate::prelude::*;
 use redis::Value;
@@ -17,8 +17,8 @@ async fn waits_for_replies_over_a_slow_line() {
     // A second's worth each way: far more than the reply timeout of a fast line.
     let calls = vec![echoed(&script, &text); 120];
     let begin = read_boot_nanos();
-    for reply in link.send(one(&link).id, calls) {
-        assert_eq!(reply.await.unwrap(), Value::BulkString(text.clone().into_bytes()));
+    for reply in all(&link, one(&link).id, &calls).await {
+        assert_eq!(reply.unwrap(), Value::BulkString(text.clone().into_bytes()));
     }
     assert!(read_boot_nanos() - begin > 900_000_000, "the line was slow");
     assert_eq!((failures(&link, "timeout"), one(&link).connections), (0, 1));
