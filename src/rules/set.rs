@@ -274,26 +274,14 @@ impl Domain {
     /// Why they identify no key of the rule, or more than one, and what to write.
     pub(crate) fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, String> {
         if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
-<<<<<<< HEAD
-            return Err(format!(
-                "`{name}` is empty, and an empty attribute matches no rule: write {name}=VALUE"
-            ));
-=======
             let why = "is empty, and an empty attribute matches no rule";
             return Err(format!("`{name}` {why}: write {name}=VALUE"));
->>>>>>> lines2
         }
         if let Some(path) = self.contents.tree.path(rule) {
             let hit: Option<Hit> = self.contents.tree.find(attributes).filter(|hit| hit.rule == rule);
             let hit = hit.ok_or_else(|| {
-<<<<<<< HEAD
-                let entries: Vec<String> = path.iter().map(|entry| format!("`{entry}`")).collect();
-                let entries = entries.join(", then ");
-                format!("these entries do not come to it: write those of its path in their order, {entries}")
-=======
                 let path = path.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ");
                 format!("these entries do not come to it: write those of its path in their order, {path}")
->>>>>>> lines2
             })?;
             return Ok(self.contents.tree.key_values(hit, attributes).map(str::to_owned).collect());
         }
