@@ -144,7 +144,6 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     let listener = listen(settings)?;
-    let socket = Arc::clone(listener.file());
     let listeners = operator_listeners(settings)?;
     let mut taken = RestoredState::take_up(settings, &args.hooks.boot_id)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
@@ -170,8 +169,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let shutdown = CancellationToken::new();
         let record = rules.record();
         let adapters: [Arc<AdapterCounters>; 3] = Default::default();
-        let (reload_signal, work) = watch::watch(rules, manager.clone(), Arc::clone(&pulse))?;
-        helpers.add("rules", "changes of the rules are not noticed", work);
+        let reload_signal = watch::watch(rules, manager.clone(), Arc::clone(&pulse), &helpers)?;
         let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -190,9 +188,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
                 shutdown: shutdown.clone(),
                 pulse: Arc::clone(&pulse),
                 clock: Arc::clone(&clock),
-                socket: Arc::clone(&socket),
+                socket: Arc::clone(listener.file()),
             }),
-            socket,
+            socket: Arc::clone(listener.file()),
             ledger,
             history: Arc::default(),
             recorder: Arc::clone(&options.recorder),

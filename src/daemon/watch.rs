@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use sd_notify::NotifyState;
 use tracing::warn;
 
+use super::helpers::Helpers;
 use super::rules_in_force::RulesInForce;
 use super::service_manager::ServiceManager;
 use super::watching::{DirectoryWatch, OPEN_MAX};
@@ -20,13 +21,14 @@ use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::{OpenFiles, glance};
 use crate::server::ThreadHealth;
 
-/// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
-/// wait for rules. Fails if no descriptor is left to wake the thread with.
+/// Adds the thread and returns its reload signal. The thread is not joined at exit: a drain does not wait for rules. Fails
+/// if no descriptor is left to wake the thread with.
 pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
     decision_threads: Arc<ThreadHealth>,
-) -> std::io::Result<(ReloadSignal, impl FnMut() + Send + 'static)> {
+    helpers: &Helpers,
+) -> std::io::Result<ReloadSignal> {
     let reload_signal = ReloadSignal::new()?;
     let mut thread = WatchThread {
         watching: DirectoryWatch::default(),
@@ -35,7 +37,8 @@ pub(super) fn watch(
         manager,
         decision_threads,
     };
-    Ok((reload_signal, move || thread.run()))
+    helpers.add("rules", "changes of the rules are not noticed", move || thread.run());
+    Ok(reload_signal)
 }
 
 /// The reload signal. Signals that come while the thread reads cause one more reading.
