@@ -77,6 +77,7 @@ impl Interpreter {
 fn call(lua: &Lua, words: Variadic<BString>) -> Result<Reply> {
     let mut server = lua.app_data_mut::<Server>().unwrap();
     let now_us = server.now_us;
+    let words = Vec::from(words);
     let words: Vec<&[u8]> = words.iter().map(|word| &word[..]).collect();
     Ok(server.keys.call(&words, now_us))
 }
