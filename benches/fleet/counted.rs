@@ -1,4 +1,4 @@
-//! Eight hosts in virtual time over a store that behaves like the scripts: cells per second, and the CPU time
+//! Eight hosts in virtual time over a Redis in virtual time: cells per second, and the CPU time
 //! of their synchronization, independent of the load of this machine. Connections are not included.
 
 use std::io;

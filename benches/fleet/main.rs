@@ -29,16 +29,8 @@ mod server;
 #[path = "../limits/stopwatch.rs"]
 #[allow(dead_code, reason = "shared with the benchmark of limits")]
 mod stopwatch;
-#[path = "../../tests/fleet/store/mod.rs"]
-#[allow(
-    unused_imports,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "shared with the tests of the fleet"
-)]
+#[path = "../../tests/fleet/store.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared with the tests of the fleet")]
 mod store;
 #[path = "../shared/workload.rs"]
 mod workload;

@@ -1,5 +1,5 @@
-//! Tests one budget over many hosts in virtual time: real engines and sync, and a Redis model that runs the
-//! rules of the scripts. A failure prints the plan and its seed.
+//! Tests one budget over many hosts in virtual time: real engines and sync, and a Redis in virtual time
+//! that runs the scripts. A failure prints the plan and its seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,7 +37,9 @@ mod remote_checks;
 mod reserve;
 mod rules;
 mod runs;
-#[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
+#[path = "../support/script_commands.rs"]
+mod script_commands;
+mod scripts;
 mod store;
 mod table;
 mod users;

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::engine::{Descriptors, EngineAnswer, Op, Request, Shortfalls};
-use tidegate::fleet::cell::TOKEN;
-use tidegate::fleet::command::ScriptCommand;
+use tidegate::fleet::cell::{CellQuota, CellRate, TOKEN};
+use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, ScriptCommand};
 use tidegate::fleet::remote_checks::WaitingRequest;
+use tidegate::fleet::reply::ScriptReply;
+use tidegate::fleet::window::CellWindow;
 use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
 use crate::host::{FleetRequest, Host};
 use crate::plan::{Faults, Plan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
 use crate::rules::Kind;
+use crate::script_commands::{cost_of, head, payment_of};
 use crate::store::Store;
 use crate::world::{self, World};
 
@@ -61,7 +64,7 @@ fn run(plan: &Plan) -> Seen {
     let world = world::run(plan);
     let seen = world.measure.seen();
     let counts = world.hosts.iter().flatten().map(|host| host.member.remote_checks.counts);
-    let level = world.store.level(world.store_us + world.us);
+    let level = level(&world);
     Seen {
         admitted: seen.admitted,
         refused: seen.offered - seen.admitted,
@@ -70,6 +73,25 @@ fn run(plan: &Plan) -> Seen {
         missed: counts.map(|counts| counts.missed + counts.declined).sum(),
         left: level.map_or(i64::from(plan.burst), |level| level.div_euclid(TOKEN.cast_signed())),
     }
+}
+
+/// Returns the level of the only key, as the reply to a payment of nothing, if the key exists.
+fn level(world: &World) -> Option<i64> {
+    // `tg:{tBUCKET}:q:KEY`, or `w` for a window.
+    let mut names = world.store.0.keys.0.keys().map(|name| str::from_utf8(name).unwrap());
+    let name = names.find(|name| [Some("q"), Some("w")].contains(&name.split(':').nth(2)))?;
+    let bucket = Bucket(u8::from_str_radix(&name[5..7], 16).unwrap());
+    let key = u128::from_str_radix(&name[11..], 16).unwrap().to_be_bytes();
+    // The stored cell has its own quota and window.
+    let cell_quota = CellQuota { version: 0, rate: CellRate::new(1, 1).unwrap(), burst: TOKEN };
+    let window = CellWindow { slots: 1, step: 1, origin: 0, ends: None };
+    let window = (name.as_bytes()[9] == b'w').then_some(window);
+    let cost = KeyPayment { window, ..cost_of(key, cell_quota, 0) };
+    let command = payment_of(CommandHead { bucket, ..head(0) }, vec![cost]);
+    let ScriptReply::Exact(reply) = world.store.clone().execute(&command, world.store_us + world.us) else {
+        panic!("a payment")
+    };
+    Some(reply.results[0].level)
 }
 
 /// Each host receives its retry time, and asks again after each hold.

@@ -33,6 +33,8 @@ mod msgpack;
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[path = "../support/script_commands.rs"]
+mod script_commands;
 #[path = "../support/wire.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod wire;

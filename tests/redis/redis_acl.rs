@@ -1,8 +1,8 @@
 //! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
 use crate::fleet_link::{down, is_down_for, one, options, until, up};
-use crate::fleet_store::commands::{ask_of, cost_of};
 use crate::redis_server;
+use crate::script_commands::{ask_of, cost_of, payment_of, sync_of};
 
 use crate::prelude::*;
 use redis::Value;
@@ -10,7 +10,7 @@ use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::engine::PoolLoad;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::command::{Bucket, CheckPayment, CommandHead, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::command::{Bucket, CommandHead, ScriptCommand};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
@@ -122,11 +122,8 @@ fn commands() -> [ScriptCommand; 5] {
     let pools = vec![PoolReport { pool: "web".into(), load }];
     let before = Some((fingerprint([(CellQuota { burst: 1_000_000, ..cell_quota }, None)]), 1));
     [
-        ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
-        ScriptCommand::Exact(Payment {
-            head,
-            checks: vec![CheckPayment { number: 0, costs, needs: Vec::new() }],
-        }),
+        sync_of(head, vec![ask]),
+        payment_of(head, costs),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
         ScriptCommand::Heartbeat(Heartbeat {
             host: [1; 16],
