@@ -11,7 +11,7 @@ use super::tag::Tag;
 use crate::clock::Now;
 use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::{Quota, share};
-use crate::rules::Domain;
+use crate::rules::{Allowance, Domain};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
@@ -53,20 +53,29 @@ pub struct FleetBudget {
     pub rule: Arc<str>,
     /// The number of the rule, equal on all hosts with the same secret.
     pub rule_number: u64,
+    /// Equal on all hosts whose rule has the same numbers for the same requests.
+    pub fingerprint: u64,
     /// The quota of all hosts together.
     pub quota: share::ShareQuota,
     /// Whether an entry of the rules in force has this quota. Keys that were last used under the rules before may still be in
     /// sync under those.
     pub is_in_force: bool,
-    /// Separates the states of its keys from incomparable ones.
+    /// Separates the states of its keys from those under other numbers.
     states: (Tag, Salt),
+    /// Separates the cells of windows from those of buckets and of other windows.
+    windows: Salt,
 }
 
 impl FleetBudget {
-    /// The digest of the state of a key: the same for all budgets of its rule with comparable states.
-    pub fn state(&self, key: &SharedKey) -> Digest {
+    /// The digest of the state of a key.
+    fn state(&self, key: &SharedKey) -> Digest {
         let (tag, salt) = self.states;
         key.digest.with_tag_and_salt(tag, salt)
+    }
+
+    /// The fleet-wide name of the cell of a key: the same under all entries that are buckets, and under all with equal windows.
+    pub fn cell(&self, key: &SharedKey) -> [u8; 16] {
+        u128::from(key.digest.with_tag_and_salt(Tag::NONE, self.windows)).to_le_bytes()
     }
 }
 
@@ -144,18 +153,25 @@ impl FleetMembership {
             let name: Arc<str> = format!("{}/{}", domain.name(), rule.name).into();
             let rule_number = joined.number(&name, "");
             rules.insert(rule_number);
-            for (entry, allowance) in rule.limit.allowances.iter().enumerate() {
+            let numbers: Vec<String> = rule.limit.allowances.iter().map(describe_numbers).collect();
+            let fingerprint = joined.number(&name, &format!("{numbers:?} {:?}", rule.overrides));
+            for ((entry, allowance), numbers) in rule.limit.allowances.iter().enumerate().zip(&numbers) {
                 match allowance.as_ref().map(|it| &it.quota) {
                     Some(Quota::FleetBudget(quota)) => {
                         // By its numbers, not by its entry: an entry may move when another is added or removed.
-                        let number = joined.number(&name, &describe_numbers(quota));
+                        let number = joined.number(&name, numbers);
                         quota.join(&joined.status, number);
-                        let (states, rule) = (share_tag_and_salt(quota, own), Arc::clone(&name));
-                        let quota = (**quota).clone();
-                        budgets.insert(
-                            number,
-                            FleetBudget { rule, rule_number, quota, is_in_force: true, states },
-                        );
+                        let windows = quota.window().map_or(Salt::NONE, |it| joined.key.salt(&it.describe()));
+                        let budget = FleetBudget {
+                            rule: Arc::clone(&name),
+                            rule_number,
+                            fingerprint,
+                            quota: (**quota).clone(),
+                            is_in_force: true,
+                            states: share_tag_and_salt(quota, own),
+                            windows,
+                        };
+                        budgets.insert(number, budget);
                     }
                     Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
                         let number = joined.number(&name, &entry.to_string());
@@ -185,11 +201,14 @@ impl JoinedFleet {
     }
 }
 
-/// Describes the numbers of a budget: equal for equal ones of a rule.
-fn describe_numbers(quota: &share::ShareQuota) -> String {
-    let (bucket, window) = (quota.bucket(), quota.window());
-    let window = window.map(|window| format!("{window:?}")).unwrap_or_default();
-    format!("{}/{} {} {window}", bucket.rate().count(), bucket.rate().period_nanos(), bucket.burst())
+/// Describes the numbers of an entry: equal for equal ones of a rule. Empty for one without limit.
+fn describe_numbers(allowance: &Option<Allowance>) -> String {
+    let Some(Quota::FleetBudget(quota)) = allowance.as_ref().map(|it| &it.quota) else {
+        return String::new();
+    };
+    let (rate, burst) = (quota.bucket().rate(), quota.bucket().burst());
+    let windows = quota.window().map(share::BudgetWindow::describe).unwrap_or_default();
+    format!("{}/{} {burst} {windows}", rate.count(), rate.period_nanos())
 }
 
 /// Keys of one shard that wait for a sync.
@@ -256,7 +275,7 @@ impl Engine {
 
     /// Reads the state of a key without a change.
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
-        Some(self.read_share(key, budget, now)?.peek_report(now.at))
+        Some(self.read_share(key, budget, now)?.peek_report(&budget.quota, now.at))
     }
 
     fn read_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<share::ShareState> {
@@ -296,9 +315,9 @@ impl Engine {
             let key = SharedKey { digest, budget: *number };
             let state = self.read_share(&key, budget, now);
             HostShare {
-                name: key.name(),
+                name: budget.cell(&key),
                 limit: budget.quota.bucket().burst(),
-                report: state.map(|state| state.peek_report(now.at)),
+                report: state.map(|state| state.peek_report(&budget.quota, now.at)),
                 is_tracked: state.is_some_and(|state| state.is_tracked()),
                 redis_level: state.and_then(|state| state.last_level()),
             }

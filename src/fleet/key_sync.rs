@@ -5,7 +5,7 @@ mod demand;
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastReply, TOKEN};
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{Digest, FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
+use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
 
@@ -44,10 +44,9 @@ pub(super) struct Pace {
 
 #[derive(Debug, Default)]
 pub(super) struct KeySync {
-    /// With the budget under which it was used last.
     pub(super) key: SharedKey,
-    /// The digest of its state, which all budgets of its rule with comparable states share.
-    pub(super) state: Digest,
+    /// The name of its cell.
+    pub(super) cell: [u8; 16],
     /// The number of its rule.
     pub(super) rule: u64,
     /// The last report that Redis is known to have; `None` if that is unknown.
@@ -104,7 +103,7 @@ impl KeySync {
     pub(super) fn new(key: SharedKey, budget: &FleetBudget, now: Timestamp) -> KeySync {
         KeySync {
             key,
-            state: budget.state(&key),
+            cell: budget.cell(&key),
             rule: budget.rule_number,
             token_takes: EVERY,
             heaviest: (0, now),
@@ -272,13 +271,15 @@ impl KeySync {
             if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
+        // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
+        let cell_quota = CellQuota { version: if want > 0 { cell_quota.version } else { 0 }, ..cell_quota };
         (self.calls, self.is_lost) = (false, false);
         let (refund, paid_us) = (u64::from(reported.refund) * TOKEN, reported.paid_us);
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
         (self.sent_at, self.in_flight) = (Some(pace.now), true);
         CellRequest {
-            key: self.key.name(),
+            key: self.cell,
             cell_quota,
             last: self.last,
             hold: u64::from(reported.borrowed) * TOKEN,

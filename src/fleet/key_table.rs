@@ -1,8 +1,8 @@
-//! The table of per-key sync state, by the state on this host and in order of due time.
+//! The table of per-key sync state, by key and budget, and in order of due time.
 
 use super::key_sync::KeySync;
 use crate::clock::Timestamp;
-use crate::engine::Digest;
+use crate::engine::SharedKey;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 pub(super) struct KeyTable {
     entries: Slab<KeySync>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
-    by_state: HashMap<Digest, usize, FixedState>,
+    by_key: HashMap<SharedKey, usize, FixedState>,
     /// Rescheduled entries occur more than once; the entry's own due time decides.
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
@@ -47,14 +47,13 @@ impl KeyTable {
         &mut self.entries[number]
     }
 
-    /// The entry at `number`, if it still belongs to `key`.
-    pub(super) fn entry_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut KeySync> {
-        self.entries.get_mut(number).filter(|entry| entry.key.name() == *key)
+    /// The entry at `number`, if it still belongs to this cell.
+    pub(super) fn entry_of(&mut self, number: usize, cell: &[u8; 16]) -> Option<&mut KeySync> {
+        self.entries.get_mut(number).filter(|entry| entry.cell == *cell)
     }
 
-    /// Finds the entry of a state of this host.
-    pub(super) fn find(&self, state: &Digest) -> Option<usize> {
-        self.by_state.get(state).copied()
+    pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
+        self.by_key.get(key).copied()
     }
 
     /// The numbers of all entries, in ascending order.
@@ -63,16 +62,16 @@ impl KeyTable {
     }
 
     pub(super) fn open(&mut self, entry: KeySync) -> usize {
-        let state = entry.state;
+        let key = entry.key;
         let number = self.entries.insert(entry);
-        self.by_state.insert(state, number);
+        self.by_key.insert(key, number);
         number
     }
 
     /// Closes an entry and returns it, if it was open.
     pub(super) fn close(&mut self, number: usize) -> Option<KeySync> {
         let entry = self.entries.try_remove(number)?;
-        self.by_state.remove(&entry.state);
+        self.by_key.remove(&entry.key);
         Some(entry)
     }
 

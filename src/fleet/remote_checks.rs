@@ -229,7 +229,7 @@ impl PendingChecks {
             }
             let budget: &FleetBudget = budgets.get(&need.key.budget())?;
             let cell_quota = cell_quota(budget, sync.versions.of(budget))?;
-            let key = need.key.name();
+            let key = budget.cell(&need.key);
             let known_age_us = self.last_replies.get(&key).and_then(|last_reply| last_reply.age_us(now.at));
             let window = cell_window(budget, sync.clock.unix_us(now));
             // Other requests may take the tokens of this host meanwhile: the whole cost, where there is enough.

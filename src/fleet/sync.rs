@@ -125,14 +125,9 @@ impl Sync {
         self.budgets = budgets;
     }
 
-    /// The entry of a key, under whichever budget of its rule it was used last.
-    fn find(&self, key: &SharedKey) -> Option<usize> {
-        self.key_table.find(&self.budgets.get(&key.budget())?.state(key))
-    }
-
     /// The level of a key in the last reply, µtok; 0 if none came.
     pub(super) fn level(&self, key: &SharedKey) -> i64 {
-        self.find(key).map_or(0, |number| self.key_table.entry(number).level)
+        self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
     }
 
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
@@ -218,7 +213,7 @@ impl Sync {
         self.engine.take_due_share_keys(&mut calls);
         for key in calls {
             let Some(budget) = self.budgets.get(&key.budget()) else { continue };
-            let number = match self.key_table.find(&budget.state(&key)) {
+            let number = match self.key_table.find(&key) {
                 Some(number) => number,
                 None if self.key_table.len() < TRACKED_MAX => {
                     self.tallies.opens(budget.rule_number);
@@ -230,7 +225,7 @@ impl Sync {
                 }
             };
             let entry = self.key_table.entry_mut(number);
-            (entry.key, entry.calls) = (key, true);
+            entry.calls = true;
             if !entry.in_flight && !entry.waits {
                 let soonest = entry.soonest(now.at);
                 if soonest < entry.due || entry.due <= now.at {
@@ -250,7 +245,7 @@ impl Sync {
     fn look(&mut self, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
-        let bucket = self.buckets.of(&entry.key.name());
+        let bucket = self.buckets.of(&entry.cell);
         if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
             self.key_table.wait(number);
             self.waiting.entry(bucket).or_default().push_back(number);
@@ -313,11 +308,10 @@ impl Sync {
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let Some(number) = self.find(key) else { return };
-        let bucket = self.buckets.of(&key.name());
+        let Some(number) = self.key_table.find(key) else { return };
+        let bucket = self.buckets.of(&self.key_table.entry(number).cell);
         let has_room = self.buckets.has_room(bucket, IN_FLIGHT_MAX);
         let entry = self.key_table.entry_mut(number);
-        entry.key = *key;
         entry.note_cost(*cost, now.at);
         let budget = self.budgets.get(&key.budget());
         let there = budget.and_then(|budget| self.engine.peek_share(key, budget, now));
@@ -390,7 +384,7 @@ impl Sync {
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
-        let bucket = self.buckets.of(&entry.key.name());
+        let bucket = self.buckets.of(&entry.cell);
         if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
             return Some(None);
         }

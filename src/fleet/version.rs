@@ -1,15 +1,11 @@
 //! Versions of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
-use super::cell::CellQuota;
-use super::key_sync::{cell_quota, cell_window};
 use super::link::RedisCommand;
 use super::scripts;
-use super::window::CellWindow;
 use super::wire::EXACT_MAX;
 use crate::engine::FleetBudget;
 use crate::terms::hex;
-use siphasher::sip128::SipHasher13;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// Asks for the version of a rule's numbers.
 ///
@@ -18,21 +14,10 @@ use std::collections::{BTreeSet, HashMap};
 pub struct VersionCommand {
     /// The number of the rule, equal on all hosts.
     pub rule: u64,
-    /// Identifies the numbers of all its budgets: see [`fingerprint`].
+    /// The fingerprint of the numbers of all its budgets.
     pub numbers: String,
     /// The numbers that this host had before (`numbers` if unchanged), and their version (0: none yet).
     pub before: Option<(String, u64)>,
-}
-
-/// Returns the text that identifies the numbers of a rule's budgets, in any order, without their version.
-pub fn fingerprint(budgets: impl IntoIterator<Item = (CellQuota, Option<CellWindow>)>) -> String {
-    let describe = |(numbers, window): (CellQuota, Option<CellWindow>)| match window {
-        Some(window) => format!("{} in {}", numbers.burst, window.text()),
-        None => format!("{}/{}/{}", numbers.rate.num(), numbers.rate.den(), numbers.burst),
-    };
-    let texts: BTreeSet<String> = budgets.into_iter().map(describe).collect();
-    let text: Vec<String> = texts.into_iter().collect();
-    hex(&SipHasher13::new().hash(text.join(" ").as_bytes()).as_bytes())
 }
 
 impl VersionCommand {
@@ -51,13 +36,13 @@ impl VersionCommand {
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     known: HashMap<u64, KnownVersion>,
-    /// The newest versions of the process before, of rules that are not in force yet.
-    restored: HashMap<u64, NumbersVersion>,
+    /// The newest versions of rules that are not in force: of the process before, or removed since.
+    others: HashMap<u64, NumbersVersion>,
     /// Whether a version has changed since it was last stored.
     pub(super) is_changed: bool,
 }
 
-/// The fingerprint of a rule's numbers, and their version.
+/// The fingerprint of a rule's numbers in hexadecimal digits, and their version.
 type NumbersVersion = (String, u64);
 
 #[derive(Debug)]
@@ -86,19 +71,21 @@ enum VersionState {
 impl Versions {
     /// Replaces the budgets; changed numbers of a rule need a new version.
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
-        let mut rules: HashMap<u64, Vec<_>> = HashMap::new();
-        for budget in budgets.values().filter(|budget| budget.is_in_force) {
-            let numbers = cell_quota(budget, 0).map(|quota| (quota, cell_window(budget, 0)));
-            rules.entry(budget.rule_number).or_default().extend(numbers);
+        let in_force = budgets.values().filter(|budget| budget.is_in_force);
+        let rules: HashMap<u64, u64> = in_force.map(|it| (it.rule_number, it.fingerprint)).collect();
+        for (rule, known) in self.known.extract_if(|rule, _| !rules.contains_key(rule)) {
+            self.others.extend(known.newest.map(|newest| (rule, newest)));
         }
-        self.known.retain(|rule, _| rules.contains_key(rule));
-        for (rule, numbers) in rules {
-            let numbers = fingerprint(numbers);
+        if self.others.len() > OTHERS_MAX {
+            self.others.clear();
+        }
+        for (rule, fingerprint) in rules {
+            let numbers = hex(&fingerprint.to_le_bytes());
             let newest = match self.known.get(&rule) {
                 Some(known) if known.numbers == numbers => continue,
                 Some(known) => known.newest.clone(),
-                // If a restart has brought other numbers, they are newer than those before, also earlier ones.
-                None => self.restored.remove(&rule),
+                // Numbers of a rule that was not in force are newer than its last ones, also earlier numbers.
+                None => self.others.remove(&rule),
             };
             let known = KnownVersion { numbers, newest, seen: 0, status: VersionState::Due };
             self.known.insert(rule, known);
@@ -143,17 +130,18 @@ impl Versions {
     /// Returns the newest versions, for [`Versions::restore`] of the next process.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let newest = |(rule, known): (&u64, &KnownVersion)| Some((*rule, known.newest.clone()?));
-        let newest: HashMap<u64, NumbersVersion> = self.known.iter().filter_map(newest).collect();
+        let mut versions = self.others.clone();
+        versions.extend(self.known.iter().filter_map(newest));
         // Numbers and texts in memory cannot fail to be written.
-        rmp_serde::to_vec(&newest).unwrap_or_default()
+        rmp_serde::to_vec(&versions).unwrap_or_default()
     }
 
     /// Takes the versions that the process before has stored, before any is requested. Returns false if they are damaged.
     pub(super) fn restore(&mut self, stored: &[u8]) -> bool {
         let Ok(restored) = rmp_serde::from_slice(stored) else { return false };
-        self.restored = restored;
+        self.others = restored;
         for (rule, known) in &mut self.known {
-            known.newest = self.restored.remove(rule);
+            known.newest = self.others.remove(rule);
         }
         true
     }
@@ -181,3 +169,6 @@ impl Versions {
         (known.numbers == command.numbers && known.status == VersionState::Asked).then_some(known)
     }
 }
+
+/// Far more rules than are removed before they return.
+const OTHERS_MAX: usize = 16_384;

@@ -53,14 +53,6 @@ impl CellWindow {
         to.perhaps(self.ends.map(|(_, finish)| finish));
     }
 
-    /// The text that identifies it in a fingerprint.
-    pub(super) fn text(&self) -> String {
-        match self.ends {
-            None => format!("{}x{}+{}", self.slots, self.step, self.origin),
-            Some(_) => "calendar".to_owned(),
-        }
-    }
-
     /// How long after a reply the cell is kept at least, or until its window ends, µs.
     pub(super) fn lasts_us(&self, reply: &WindowReply) -> u64 {
         match *self {

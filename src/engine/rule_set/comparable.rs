@@ -75,17 +75,15 @@ const GENERATIONS_KEPT_MAX: u8 = 100;
 
 const _: () = assert!((GENERATIONS_KEPT_MAX as u16) < GENERATIONS);
 
-/// Returns those of a share: its borrowed tokens survive changes of its quota.
+/// Returns those of a share: its times are debts in the units of its numbers. Under other numbers a key has a state of its own,
+/// while Redis knows what it has spent.
 pub(in crate::engine) fn share_tag_and_salt(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
-    let scale = quota.bucket().scale();
-    let salt = match quota.window() {
-        None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
-        // Turns and length of a window are part of the salt: they determine when a state refills.
-        Some(window) => {
-            hash_key.salt(&format!("share {:?} {}", window.turns(), window.local_quota().window()))
-        }
-    };
-    (Tag::bucket(scale, 0), salt)
+    let (bucket, scale) = (quota.bucket(), quota.bucket().scale());
+    let (rate, burst) = (bucket.rate(), bucket.burst());
+    let windows = quota.window().map(share::BudgetWindow::describe).unwrap_or_default();
+    let numbers =
+        format!("share {} {}/{} {burst}", scale.ticks_per_nano(), rate.count(), rate.period_nanos());
+    (Tag::bucket(scale, 0), hash_key.salt(&format!("{numbers} {windows}")))
 }
 
 /// Returns the salt of shared concurrency states: they survive changes of their limit.

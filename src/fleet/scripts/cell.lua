@@ -53,6 +53,11 @@ local function forward(now, num, den, burst, level, rem, at, held, held0, demand
   return level, rem, now, held, held0, demand, demand0, hosts, hosts0
 end
 
+-- The most that a level may be below zero: two bursts and a token for each of ten thousand hosts.
+local function debt_max(burst)
+  return min(2 * burst + 10000000000, 4500000000000000)
+end
+
 -- Whether a value is a cell. Foreign values are treated as missing.
 local function is_cell(value)
   if not value or #value ~= CELL_BYTES then return false end
@@ -69,6 +74,7 @@ local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, kne
   local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0
   if value and #value == CELL_BYTES then
     version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0 = read(CELL, value)
+    level = max(level, -debt_max(burst))
   end
   -- The test of `is_cell`, without reading the value twice.
   if not num or num <= 0 or den <= 0 then

@@ -67,8 +67,7 @@ for i = 1, cells do
 
     -- Returned tokens were taken from the bucket, so there is room for them, unless they expired and were refilled.
     level = max(level, min(level + back, burst - held - held0))
-    -- The level may be negative, at most by two bursts and a token for each of ten thousand hosts.
-    level = max(level - owed, -min(2 * burst + 10000000000, 4500000000000000))
+    level = max(level - owed, -debt_max(burst))
 
     local all = demand + demand0
     local share = portion(level + earn(0, 0, num, den, waited, burst), ask_demand, all)

@@ -103,8 +103,8 @@ end
 -- Returns the cell at `now`; 1 if Redis lost it, else 0; and whether its window is the current one. Without a known current
 -- window there may be no cell.
 --
--- The newest version of the rule sets the quota; of two entries of one version, that of the last request, if its windows are
--- the same: callers could otherwise end their window by a request under another entry. A missing cell is unspent, unless the host had a reply about its window: then
+-- The newest version of the rule sets the limit; of two entries of one version, that of the last request. Entries with other
+-- windows have other cells. A missing cell is unspent, unless the host had a reply about its window: then
 -- Redis lost it, and all of the window counts as spent.
 local function window_at(now, value, version, slots, limit, step, origin, turns, finish, knew)
   local kind = turns >= 0 and BY_CALENDAR or BY_ITSELF
@@ -122,15 +122,7 @@ local function window_at(now, value, version, slots, limit, step, origin, turns,
     return c, lost, true
   end
   forward_window(c, now)
-  if version >= c.version then
-    local is_alike = c.kind == kind and c.slots == slots and (kind == BY_CALENDAR or c.step == step and c.origin == origin)
-    local is_new = version > c.version and start
-    if not is_alike and is_new then
-      gather(c, now, slots, lasts, start)
-      c.kind = kind
-    end
-    if is_alike or is_new then c.version, c.limit = version, limit end
-  end
+  if version >= c.version then c.version, c.limit = version, limit end
   if c.kind == BY_ITSELF then return c, 0, true end
   local function is_in() return c.origin <= now and now < c.origin + c.step end
   -- Tokens counted since the end of the previous window belong to the next one.

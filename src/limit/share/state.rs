@@ -205,9 +205,11 @@ impl ShareState {
         }
     }
 
-    /// Records a request that this budget refused as demand.
+    /// Records a request that this budget refused as demand, unless its cost never fits.
     pub fn record_refusal(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
-        let Some(fleet_status) = quota.fleet_status() else { return };
+        let Some(fleet_status) = quota.fleet_status().filter(|_| cost <= quota.bucket().burst()) else {
+            return;
+        };
         self.catch_up(quota, fleet_status, now);
         self.count_requested(quota, now, cost);
         if quota.is_reachable(fleet_status)

@@ -111,6 +111,14 @@ impl BudgetWindow {
         &self.like
     }
 
+    /// Describes its windows, without their limit.
+    pub fn describe(&self) -> String {
+        match &self.like {
+            limit::Quota::FixedWindow(window) => window.describe_windows(),
+            like => format!("{} {:?}", like.window(), self.turns),
+        }
+    }
+
     pub const fn turns(&self) -> WindowSchedule {
         self.turns
     }

@@ -95,3 +95,54 @@ fn earlier_numbers_hold_after_restart() {
         eventually("its numbers hold", || passes.contains(&host.greeted().allowed("u", 30)).then_some(()));
     }
 }
+
+/// Windows of two entries are counted apart: a request under one ends none of the other.
+#[test]
+fn request_under_another_window_keeps_the_count() {
+    let redis = Redis::start(&[]);
+    for algorithm in ["fixed_window", "sliding_window"] {
+        let rules = format!(
+            "domain: api\nlimits: [{{name: {algorithm}, key: [user], rate: 3/day, algorithm: {algorithm}, scope: fleet, \
+             overrides: [{{match: {{plan: gold}}, rate: 100/s}}]}}]\n"
+        );
+        let hosts = hosts(2, &redis.url(), &rules);
+        let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
+        let gold =
+            |wire: &mut Wire| verdict_of(&wire.ask(&json!([3, 1, "api", [["user", "u"], ["plan", "gold"]]])));
+        assert_eq!(gold(&mut wires[0]), 0);
+        assert_eq!(wires[0].allowed("u", 2) + wires[1].allowed("u", 5), 3, "{algorithm}");
+        eventually("gold is not held up", || (gold(&mut wires[1]) == 0).then_some(()));
+        assert_eq!(wires[0].allowed("u", 5) + wires[1].allowed("u", 5), 0, "{algorithm}");
+    }
+}
+
+/// The numbers of a rule are the same, but not whose they are; and a rule that was away has no newer numbers than its last.
+#[test]
+fn swapped_and_restored_numbers_hold() {
+    let redis = Redis::start(&[]);
+    let large = "rate: 3600000/h, burst: 20";
+    let swap = |one: &str, other: &str| {
+        with_overrides(&format!("{{match: {{user: one}}, {one}}}, {{match: {{user: other}}, {other}}}"))
+    };
+    let away = with_overrides("").replace("scope: fleet", "scope: host");
+    let hosts = hosts(2, &redis.url(), &swap("rate: 5/h", large));
+    let install = |rules: &str| hosts.iter().for_each(|host| reload(host, rules));
+    let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
+    let mut passes = |user: &str, few: bool| {
+        eventually("the numbers hold", || {
+            let passed = wires[0].allowed(user, 30) + wires[1].allowed(user, 30);
+            (if few { passed <= 5 } else { passed > 40 }).then_some(())
+        });
+    };
+    passes("one", true);
+    passes("other", false);
+    for rules in [swap(large, "rate: 5/h"), swap("rate: 5/h", large), away.clone(), swap(large, "rate: 5/h")]
+    {
+        install(&rules);
+        if rules != away {
+            let is_large = rules.contains("one}, rate: 36");
+            passes("one", !is_large);
+            passes("other", is_large);
+        }
+    }
+}
