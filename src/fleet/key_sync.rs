@@ -3,6 +3,7 @@
 mod demand;
 
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastReply, TOKEN};
+use super::command::Bucket;
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
@@ -45,6 +46,7 @@ pub(super) struct Pace {
 #[derive(Debug, Default)]
 pub(super) struct KeySync {
     pub(super) key: SharedKey,
+    pub(super) bucket: Bucket,
     /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<CellReport>,
     sent_at: Option<Timestamp>,
@@ -82,8 +84,6 @@ pub(super) struct KeySync {
     /// When `asked` was last seen to grow.
     busy: Timestamp,
     pub(super) due: Timestamp,
-    /// Waits until its bucket has room; not checked before.
-    pub(super) waits: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +96,10 @@ pub(super) enum NextAction {
 }
 
 impl KeySync {
-    pub(super) fn new(key: SharedKey, now: Timestamp) -> KeySync {
+    pub(super) fn new(key: SharedKey, bucket: Bucket, now: Timestamp) -> KeySync {
         let token_takes = EVERY;
         let (heaviest, measured) = ((0, now), (0, now));
-        KeySync { key, token_takes, heaviest, measured, busy: now, due: now, ..KeySync::default() }
+        KeySync { key, bucket, token_takes, heaviest, measured, busy: now, due: now, ..KeySync::default() }
     }
 
     /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.
