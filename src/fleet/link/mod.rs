@@ -142,21 +142,6 @@ impl RedisLink {
         self.nodes.of_tag(tag)
     }
 
-    /// Calls a script and waits for the reply, as [`RedisLink::send`] does.
-    ///
-    /// # Errors
-    /// The failure.
-    pub async fn call(
-        &self,
-        node: NodeId,
-        script: &Script,
-        keys: &[&[u8]],
-        args: &[&[u8]],
-    ) -> Result<Value, LinkError> {
-        let [keys, args] = [keys, args].map(|parts| parts.iter().map(|part| part.to_vec()).collect());
-        self.send(node, &RedisCommand { script, keys, args }).await
-    }
-
     /// Sends a command and waits for the reply. Commands that are sent together go out in one write.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use tidegate::fleet::link::{FailureClass, Script};
 
 use super::redis_server::Redis;
 use super::{
-    Log, counted, down, echo, echoed, failure, failures, is_down_for, link, linked, one, said_back, until, up,
+    Log, command, counted, down, echo, failure, failures, is_down_for, link, linked, one, said_back, until,
+    up,
 };
 
 #[tokio::test]
@@ -60,7 +61,7 @@ async fn extends_timeout_for_slow_server() {
     // The first timeout is a quarter of a second: this stall exceeds it.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
-    let (node, call) = (one(&link).id, echoed(&script, "x"));
+    let (node, call) = (one(&link).id, command(&script, &[], &["x"]));
     // The link notices a stall only with a command in flight.
     while !is_down_for(&link, FailureClass::Timeout) {
         let _ = link.send(node, &call).await;
@@ -137,7 +138,8 @@ async fn waits_for_loading_server() {
 async fn script_error_reports_line_without_values() {
     let (_redis, link) = linked(&[]).await;
     let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
-    let error = link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"]).await.unwrap_err();
+    let error =
+        link.send(one(&link).id, &command(&script, &["key-of-somebody"], &["secret"])).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Other, true));
     assert_eq!(error.to_string(), "other: the server says ERR in line 2 of the script");
     assert_eq!(one(&link).connections, 1);
