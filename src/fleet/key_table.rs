@@ -29,10 +29,7 @@ impl KeyTable {
         &self.entries[number]
     }
 
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "as above: the tokens of a key without an entry would be lost"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "as above: a key without an entry would lose its tokens")]
     pub(super) fn entry_mut(&mut self, number: usize) -> &mut KeySync {
         &mut self.entries[number]
     }

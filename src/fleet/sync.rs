@@ -14,7 +14,7 @@ use super::tally::{BudgetCounters, Tallies};
 use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
+use crate::engine::{Engine, FleetBudget, FleetStatus, ShareReport, SharedKey, Shortfall};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,15 +95,11 @@ impl Sync {
         self.key_table.len()
     }
 
-    /// The tokens held and the tokens owed, over all synced keys.
-    pub fn in_hand(&self, now: Now) -> (u64, u64) {
-        let numbers = self.key_table.numbers().into_iter();
-        let there = numbers.filter_map(|number| {
+    /// The tokens of every synced key on this host.
+    pub fn shares(&self, now: Now) -> impl Iterator<Item = ShareReport> + '_ {
+        self.key_table.numbers().into_iter().filter_map(move |number| {
             let key = &self.key_table.entry(number).key;
             self.engine.peek_share(key, self.budgets.get(&key.budget())?, now)
-        });
-        there.fold((0, 0), |(held, owed), there| {
-            (held + u64::from(there.borrowed), owed + u64::from(there.debt))
         })
     }
 
@@ -138,7 +134,7 @@ impl Sync {
                 && let Some(number) = self.key_table.take_due(bucket, now.at)
             {
                 if let Some(ask) = self.look(number, now) {
-                    self.gather(&mut asks, bucket, (number, ask), now.at, out);
+                    self.gather(&mut asks, (number, ask), now.at, out);
                 }
             }
         }
@@ -308,11 +304,11 @@ impl Sync {
     fn gather(
         &mut self,
         asks: &mut BatchParts,
-        bucket: Bucket,
         ask: (usize, CellRequest),
         now: Timestamp,
         out: &mut Vec<ScriptCommand>,
     ) {
+        let bucket = self.key_table.entry(ask.0).bucket;
         if let Some(batch) = asks.add(bucket, ask, |(_, ask)| ask.key) {
             out.push(self.command(bucket, batch, now));
         }
@@ -343,8 +339,8 @@ impl Sync {
         for number in self.key_table.numbers() {
             let Some(last) = self.last_words(number, now) else { continue };
             is_left = true;
-            if let Some((bucket, ask)) = last {
-                self.gather(&mut asks, bucket, (number, ask), now.at, out);
+            if let Some(ask) = last {
+                self.gather(&mut asks, (number, ask), now.at, out);
             }
         }
         self.send_rest(asks, now.at, out);
@@ -353,8 +349,8 @@ impl Sync {
 
     /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
     /// host counts anything for this key.
-    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<(Bucket, CellRequest)>> {
-        let entry = self.key_table.entry_mut(number);
+    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<CellRequest>> {
+        let entry = self.key_table.entry(number);
         if entry.in_flight {
             return Some(None);
         }
@@ -363,12 +359,11 @@ impl Sync {
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
-        let bucket = entry.bucket;
-        if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
+        if !self.buckets.has_room(entry.bucket, IN_FLIGHT_MAX) {
             return Some(None);
         }
         let ask = self.ask_about(number, there.borrowed, now)?;
-        Some(Some((bucket, CellRequest { want: 0, demand: 0, ..ask })))
+        Some(Some(CellRequest { want: 0, demand: 0, ..ask }))
     }
 
     fn pace(&self, now: Timestamp) -> Pace {

@@ -69,6 +69,7 @@ impl ServerConnection {
     /// Closes the connection and returns why it ended: for this reason, unless it has another one.
     pub(super) fn end(&self, why: LinkError) -> LinkError {
         self.driver.abort();
+        let why = LinkError { may_have_run: false, ..why };
         let _ = self.watch.ended.set(why.clone());
         self.watch.ended.get().cloned().unwrap_or(why)
     }

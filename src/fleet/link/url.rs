@@ -115,21 +115,19 @@ fn number_of_database(text: &str) -> Result<u32, &'static str> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        let before_database = match &self.place {
             ServerAddress::Tcp { host, port, tls } => {
                 let scheme = if *tls { "rediss" } else { "redis" };
-                if host.contains(':') {
-                    write!(f, "{scheme}://[{host}]:{port}")?;
-                } else {
-                    write!(f, "{scheme}://{host}:{port}")?;
-                }
-                if self.database > 0 { write!(f, "/{}", self.database) } else { Ok(()) }
+                let host = if host.contains(':') { &*format!("[{host}]") } else { host };
+                write!(f, "{scheme}://{host}:{port}")?;
+                "/"
             }
             ServerAddress::Unix(path) => {
                 write!(f, "unix://{}", path.display())?;
-                if self.database > 0 { write!(f, "?db={}", self.database) } else { Ok(()) }
+                "?db="
             }
-        }
+        };
+        if self.database > 0 { write!(f, "{before_database}{}", self.database) } else { Ok(()) }
     }
 }
 
