@@ -2,12 +2,12 @@
 
 use redis::Value;
 use rustix::process::Signal;
-use tidegate::fleet::link::{FailureClass, Script};
+use tidegate::fleet::link::{FailureClass, LinkError, Script};
 
 use super::redis_server::Redis;
 use super::{
-    Log, command, counted, down, echo, failure, failures, is_down_for, link, linked, one, said_back, until,
-    up,
+    Log, all, command, counted, down, echo, failure, failures, is_down_for, link, linked, one, said_back,
+    until, up,
 };
 
 #[tokio::test]
@@ -52,6 +52,26 @@ async fn times_out_stopped_server_and_drops_late_replies() {
         said_back(&link, &format!("{index}")).await.unwrap();
     }
     assert!(failures(&link, "timeout") >= 1);
+}
+
+#[tokio::test]
+async fn takes_replies_that_arrive_together() {
+    let redis = Redis::start_on_port(&[]);
+    let link = link(&format!("redis://127.0.0.1:{}", redis.port));
+    up(&link).await;
+    // Together they exceed the bound of unread bytes.
+    let (script, text) = (echo(), "x".repeat(10_000));
+    let commands = vec![command(&script, &[], &[&text]); 200];
+    let stopped = async {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        std::thread::sleep(std::time::Duration::from_millis(150));
+    };
+    let (replies, ()) = tokio::join!(all(&link, one(&link).id, &commands), stopped);
+    // A busy machine may need longer than the timeout.
+    let is_taken = |reply: &Result<_, LinkError>| {
+        reply.as_ref().err().is_none_or(|error| error.class == FailureClass::Timeout)
+    };
+    assert!(replies.iter().all(is_taken), "{replies:?}");
 }
 
 #[tokio::test]
