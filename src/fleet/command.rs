@@ -64,7 +64,7 @@ impl ScriptCommand {
 pub(super) const OF_ALL: &str = "tm";
 
 /// A group of cells that lie in one slot, so that one script can access them, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket(pub u8);
 
 impl Bucket {

@@ -3,6 +3,7 @@
 mod demand;
 
 use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, LastReply, TOKEN};
+use super::command::Bucket;
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
@@ -47,6 +48,7 @@ pub(super) struct KeySync {
     pub(super) key: SharedKey,
     /// The name of its cell.
     pub(super) cell: [u8; 16],
+    pub(super) bucket: Bucket,
     /// The number of its rule.
     pub(super) rule: u64,
     /// The last report that Redis is known to have; `None` if that is unknown.
@@ -86,8 +88,6 @@ pub(super) struct KeySync {
     /// When `asked` was last seen to grow.
     busy: Timestamp,
     pub(super) due: Timestamp,
-    /// Waits until its bucket has room; not checked before.
-    pub(super) waits: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +100,11 @@ pub(super) enum NextAction {
 }
 
 impl KeySync {
-    pub(super) fn new(key: SharedKey, budget: &FleetBudget, now: Timestamp) -> KeySync {
+    pub(super) fn new(key: SharedKey, budget: &FleetBudget, bucket: Bucket, now: Timestamp) -> KeySync {
         KeySync {
             key,
             cell: budget.cell(&key),
+            bucket,
             rule: budget.rule_number,
             token_takes: EVERY,
             heaviest: (0, now),

@@ -1,35 +1,25 @@
-//! The table of per-key sync state, by key and budget, and in order of due time.
+//! The table of per-key sync state, by key and budget, and, in each bucket, in order of due time.
 
+use super::command::Bucket;
 use super::key_sync::KeySync;
 use crate::clock::Timestamp;
 use crate::engine::SharedKey;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
     entries: Slab<KeySync>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
     by_key: HashMap<SharedKey, usize, FixedState>,
-    /// Rescheduled entries occur more than once; the entry's own due time decides.
-    due: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    /// By bucket, as commands of some have to wait. Rescheduled entries occur more than once; the entry's own due time
+    /// decides.
+    due: BTreeMap<Bucket, BinaryHeap<Reverse<(Timestamp, usize)>>>,
 }
 
 impl KeyTable {
-    /// Makes the entry wait for its bucket: it is not due until scheduled again.
-    pub(super) fn wait(&mut self, number: usize) {
-        let entry = self.entry_mut(number);
-        (entry.due, entry.waits) = (NEVER, true);
-    }
-
-    /// Ends the entry's wait. Returns whether it did wait: it may have been closed meanwhile and its number reused.
-    pub(super) fn wake(&mut self, number: usize) -> bool {
-        let entry = self.entries.get_mut(number);
-        entry.is_some_and(|entry| std::mem::take(&mut entry.waits) && !entry.in_flight)
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -39,10 +29,7 @@ impl KeyTable {
         &self.entries[number]
     }
 
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "as above: the tokens of a key without an entry would be lost"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "as above: a key without an entry would lose its tokens")]
     pub(super) fn entry_mut(&mut self, number: usize) -> &mut KeySync {
         &mut self.entries[number]
     }
@@ -61,10 +48,12 @@ impl KeyTable {
         self.entries.iter().map(|(number, _)| number).collect()
     }
 
+    /// Adds an entry, which is due at its time.
     pub(super) fn open(&mut self, entry: KeySync) -> usize {
-        let key = entry.key;
+        let (key, due) = (entry.key, entry.due);
         let number = self.entries.insert(entry);
         self.by_key.insert(key, number);
+        self.schedule(number, due);
         number
     }
 
@@ -76,22 +65,30 @@ impl KeyTable {
     }
 
     pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {
-        self.entry_mut(number).due = at;
-        self.due.push(Reverse((at, number)));
+        let entry = self.entry_mut(number);
+        entry.due = at;
+        let bucket = entry.bucket;
+        self.due.entry(bucket).or_default().push(Reverse((at, number)));
     }
 
-    pub(super) fn take_due(&mut self, now: Timestamp) -> Option<usize> {
+    /// Takes the key of a bucket that has been due for longest.
+    pub(super) fn take_due(&mut self, bucket: Bucket, now: Timestamp) -> Option<usize> {
+        let of_bucket = self.due.get_mut(&bucket)?;
         loop {
-            let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
-            self.due.pop();
-            if self.entries.get(number).is_some_and(|entry| entry.due == due && !entry.in_flight) {
+            let Reverse((due, number)) = *of_bucket.peek().filter(|Reverse((due, _))| *due <= now)?;
+            of_bucket.pop();
+            let entry = self.entries.get(number).filter(|entry| entry.bucket == bucket && !entry.in_flight);
+            if entry.is_some_and(|entry| entry.due == due) {
                 return Some(number);
             }
         }
     }
 
-    pub(super) fn next(&self) -> Timestamp {
-        self.due.peek().map_or(NEVER, |Reverse((due, _))| *due)
+    /// When the next key is due in one of these buckets.
+    pub(super) fn next(&self, is_meant: impl Fn(Bucket) -> bool) -> Timestamp {
+        let of_buckets = self.due.iter().filter(|(bucket, _)| is_meant(**bucket));
+        let first = of_buckets.filter_map(|(_, due)| due.peek()).map(|Reverse((due, _))| *due).min();
+        first.unwrap_or(NEVER)
     }
 }
 

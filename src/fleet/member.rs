@@ -96,14 +96,17 @@ impl HostMember {
 
     /// Sets whether Redis answers. Returns whether that is a change.
     pub fn set_reachable(&mut self, is_reachable: bool, now: Timestamp) -> bool {
-        let is_change = self.sync.set_linked(is_reachable, now);
-        if is_change && is_reachable {
+        if is_reachable == self.status.is_redis_reachable() {
+            return false;
+        }
+        self.sync.set_linked(is_reachable, now);
+        if is_reachable {
             self.permits.renew_soon(now);
             self.remote_checks.linked();
             // After an outage Redis may be another server or have lost its data.
             self.sync.versions.resend();
         }
-        is_change
+        true
     }
 
     /// Whether a tick would make no command now and end no remote check.

@@ -10,7 +10,7 @@
 
 use super::command::{Host, OF_ALL};
 use super::counters::FleetCounters;
-use super::link::{LinkError, RedisLink};
+use super::link::{LinkError, RedisCommand, RedisLink};
 use super::scripts;
 use super::secrets::{MAC_BYTES, OverridesKey};
 use super::task::OverrideChange;
@@ -285,10 +285,10 @@ impl OverridesSync {
     /// Reads the value in Redis if it is another than this host last saw; a newer document is in force then.
     /// Otherwise writes `put`, and returns true.
     async fn exchange(&mut self, put: Option<Vec<u8>>) -> Result<bool, LinkError> {
-        let mut args = vec![self.seen.as_bytes()];
-        args.extend(put.as_deref());
-        let node = self.link.node_of(OF_ALL);
-        let reply = self.link.call(node, &scripts::OVERRIDES, &[REDIS_KEY], &args).await?;
+        let mut args = vec![self.seen.clone().into_bytes()];
+        args.extend(put.clone());
+        let command = RedisCommand { script: &scripts::OVERRIDES, keys: vec![REDIS_KEY.to_vec()], args };
+        let reply = self.link.send(self.link.node_of(OF_ALL), &command).await?;
         let now = self.clock.now();
         self.counters.record_reply(now.at);
         let (value, is_same) = match (reply, put) {

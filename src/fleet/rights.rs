@@ -4,7 +4,7 @@
 use redis::Value;
 
 use super::command::OF_ALL;
-use super::link::{LinkError, NodeId, RedisLink, Script};
+use super::link::{LinkError, NodeId, RedisCommand, RedisLink, Script};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
@@ -32,8 +32,9 @@ impl Rights {
     /// The server is unreachable or refuses the script.
     pub async fn ask(link: &RedisLink, node: NodeId) -> Result<Rights, LinkError> {
         let is_home = link.node_of(OF_ALL) == node;
-        let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
-        let reply = link.call(node, &Rights::script(), keys, &[]).await?;
+        let keys = if is_home { vec![HOSTS.to_vec()] } else { Vec::new() };
+        let command = RedisCommand { script: &Rights::script(), keys, args: Vec::new() };
+        let reply = link.send(node, &command).await?;
         Ok(Rights::of(&reply))
     }
 

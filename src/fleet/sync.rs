@@ -14,8 +14,8 @@ use super::tally::{BudgetCounters, Tallies};
 use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use crate::engine::{Engine, FleetBudget, FleetStatus, ShareReport, SharedKey, Shortfall};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,8 +53,6 @@ pub struct Sync {
     status: Arc<FleetStatus>,
     key_table: KeyTable,
     buckets: Buckets,
-    /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
-    waiting: BTreeMap<Bucket, VecDeque<usize>>,
     pub(super) budgets: Arc<HashMap<u64, FleetBudget>>,
     pub(super) versions: Versions,
     round_trip: RoundTrip,
@@ -73,7 +71,6 @@ impl Sync {
             status,
             key_table: KeyTable::default(),
             buckets: Buckets::new(options.buckets),
-            waiting: BTreeMap::new(),
             budgets: Arc::default(),
             versions: Versions::default(),
             round_trip: RoundTrip::default(),
@@ -98,15 +95,11 @@ impl Sync {
         self.key_table.len()
     }
 
-    /// The tokens held and the tokens owed, over all synced keys.
-    pub fn in_hand(&self, now: Now) -> (u64, u64) {
-        let numbers = self.key_table.numbers().into_iter();
-        let there = numbers.filter_map(|number| {
+    /// The tokens of every synced key on this host.
+    pub fn shares(&self, now: Now) -> impl Iterator<Item = ShareReport> + '_ {
+        self.key_table.numbers().into_iter().filter_map(move |number| {
             let key = &self.key_table.entry(number).key;
             self.engine.peek_share(key, self.budgets.get(&key.budget())?, now)
-        });
-        there.fold((0, 0), |(held, owed), there| {
-            (held + u64::from(there.borrowed), owed + u64::from(there.debt))
         })
     }
 
@@ -136,33 +129,22 @@ impl Sync {
             return;
         }
         let mut asks = Batches::new();
-        // Keys that have waited go before keys that are due now.
-        while let Some(number) = self.take_waiting().or_else(|| self.key_table.take_due(now.at)) {
-            if let Some((bucket, ask)) = self.look(number, now) {
-                self.gather(&mut asks, bucket, (number, ask), now.at, out);
+        for bucket in Bucket::all() {
+            // Without room the keys stay due.
+            while self.buckets.has_room(bucket, IN_FLIGHT_MAX)
+                && let Some(number) = self.key_table.take_due(bucket, now.at)
+            {
+                if let Some(ask) = self.look(number, now) {
+                    self.gather(&mut asks, (number, ask), now.at, out);
+                }
             }
         }
         self.send_rest(asks, now.at, out);
     }
 
-    /// Takes the key that has waited longest for its bucket, if that has room.
-    fn take_waiting(&mut self) -> Option<usize> {
-        loop {
-            let mut with_room =
-                self.waiting.iter_mut().filter(|(bucket, _)| self.buckets.has_room(**bucket, IN_FLIGHT_MAX));
-            let number = with_room.find_map(|(_, waiting)| waiting.pop_front())?;
-            if self.key_table.wake(number) {
-                return Some(number);
-            }
-        }
-    }
-
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
     pub fn next(&self) -> Timestamp {
-        let may_go = |(bucket, waiting): (&Bucket, &VecDeque<usize>)| {
-            !waiting.is_empty() && self.buckets.has_room(*bucket, IN_FLIGHT_MAX)
-        };
-        if self.waiting.iter().any(may_go) { Timestamp::ORIGIN } else { self.key_table.next() }
+        self.key_table.next(|bucket| self.buckets.has_room(bucket, IN_FLIGHT_MAX))
     }
 
     /// Records the number of hosts that Redis counts as alive. Asks again for versions of which cells have newer ones.
@@ -173,17 +155,15 @@ impl Sync {
         }
     }
 
-    /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms. Returns whether that
-    /// is a change.
-    pub fn set_linked(&mut self, linked: bool, now: Timestamp) -> bool {
-        let is_change = self.status.set_redis_reachable(linked);
-        if is_change {
-            self.absence.set_linked(linked, now);
+    /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
+    pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
+        if !self.status.set_redis_reachable(linked) {
+            return;
         }
-        if is_change && linked {
+        self.absence.set_linked(linked, now);
+        if linked {
             self.check_all_soon(now);
         }
-        is_change
     }
 
     fn check_all_soon(&mut self, now: Timestamp) {
@@ -217,7 +197,8 @@ impl Sync {
                 Some(number) => number,
                 None if self.key_table.len() < TRACKED_MAX => {
                     self.tallies.opens(budget.rule_number);
-                    self.key_table.open(KeySync::new(key, budget, now.at))
+                    let bucket = self.buckets.of(&budget.cell(&key));
+                    self.key_table.open(KeySync::new(key, budget, bucket, now.at))
                 }
                 None => {
                     self.engine.remove_share(&key, budget, now);
@@ -226,11 +207,9 @@ impl Sync {
             };
             let entry = self.key_table.entry_mut(number);
             entry.calls = true;
-            if !entry.in_flight && !entry.waits {
-                let soonest = entry.soonest(now.at);
-                if soonest < entry.due || entry.due <= now.at {
-                    self.key_table.schedule(number, soonest);
-                }
+            let soonest = entry.soonest(now.at);
+            if !entry.in_flight && soonest < entry.due {
+                self.key_table.schedule(number, soonest);
             }
         }
     }
@@ -242,15 +221,9 @@ impl Sync {
     }
 
     /// Checks a due key and returns the command for it, if one is needed.
-    fn look(&mut self, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
+    fn look(&mut self, number: usize, now: Now) -> Option<CellRequest> {
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
-        let bucket = self.buckets.of(&entry.cell);
-        if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
-            self.key_table.wait(number);
-            self.waiting.entry(bucket).or_default().push_back(number);
-            return None;
-        }
         let budget = self.budgets.get(&entry.key.budget());
         let there = budget.and_then(|budget| self.engine.peek_share(&entry.key, budget, now));
         let (Some(budget), Some(there)) = (budget, there) else {
@@ -272,7 +245,7 @@ impl Sync {
                 }
                 None
             }
-            NextAction::Ask(back) => self.ask_about(number, back, now).map(|ask| (bucket, ask)),
+            NextAction::Ask(back) => self.ask_about(number, back, now),
         }
     }
 
@@ -309,9 +282,9 @@ impl Sync {
         out: &mut Vec<ScriptCommand>,
     ) {
         let Some(number) = self.key_table.find(key) else { return };
-        let bucket = self.buckets.of(&self.key_table.entry(number).cell);
-        let has_room = self.buckets.has_room(bucket, IN_FLIGHT_MAX);
         let entry = self.key_table.entry_mut(number);
+        let bucket = entry.bucket;
+        let has_room = self.buckets.has_room(bucket, IN_FLIGHT_MAX);
         entry.note_cost(*cost, now.at);
         let budget = self.budgets.get(&key.budget());
         let there = budget.and_then(|budget| self.engine.peek_share(key, budget, now));
@@ -329,11 +302,11 @@ impl Sync {
     fn gather(
         &mut self,
         asks: &mut BatchParts,
-        bucket: Bucket,
         ask: (usize, CellRequest),
         now: Timestamp,
         out: &mut Vec<ScriptCommand>,
     ) {
+        let bucket = self.key_table.entry(ask.0).bucket;
         if let Some(batch) = asks.add(bucket, ask, |(_, ask)| ask.key) {
             out.push(self.command(bucket, batch, now));
         }
@@ -364,8 +337,8 @@ impl Sync {
         for number in self.key_table.numbers() {
             let Some(last) = self.last_words(number, now) else { continue };
             is_left = true;
-            if let Some((bucket, ask)) = last {
-                self.gather(&mut asks, bucket, (number, ask), now.at, out);
+            if let Some(ask) = last {
+                self.gather(&mut asks, (number, ask), now.at, out);
             }
         }
         self.send_rest(asks, now.at, out);
@@ -374,8 +347,8 @@ impl Sync {
 
     /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
     /// host counts anything for this key.
-    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<(Bucket, CellRequest)>> {
-        let entry = self.key_table.entry_mut(number);
+    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<CellRequest>> {
+        let entry = self.key_table.entry(number);
         if entry.in_flight {
             return Some(None);
         }
@@ -384,12 +357,11 @@ impl Sync {
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
-        let bucket = self.buckets.of(&entry.cell);
-        if !self.buckets.has_room(bucket, IN_FLIGHT_MAX) {
+        if !self.buckets.has_room(entry.bucket, IN_FLIGHT_MAX) {
             return Some(None);
         }
         let ask = self.ask_about(number, there.borrowed, now)?;
-        Some(Some((bucket, CellRequest { want: 0, demand: 0, ..ask })))
+        Some(Some(CellRequest { want: 0, demand: 0, ..ask }))
     }
 
     fn pace(&self, now: Timestamp) -> Pace {

@@ -179,7 +179,10 @@ impl Host {
         if let Some((_, has)) = self.known.get().filter(|(at, _)| *at == us) {
             return has;
         }
-        let has = self.member.sync.in_hand(self.now(us));
+        let shares = self.member.sync.shares(self.now(us));
+        let has = shares.fold((0, 0), |(held, owed), share| {
+            (held + u64::from(share.borrowed), owed + u64::from(share.debt))
+        });
         self.known.set(Some((us, has)));
         has
     }

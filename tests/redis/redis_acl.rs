@@ -1,6 +1,6 @@
 //! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
-use crate::fleet_link::{down, is_down_for, one, options, until, up};
+use crate::fleet_link::{command, down, is_down_for, one, options, until, up};
 use crate::redis_server;
 use crate::script_commands::{ask_of, cost_of, payment_of, sync_of};
 
@@ -99,9 +99,9 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         link.send(link.nodes()[0].id, &command.encode()).await?;
     }
     // The stamp of no value, and a value to write.
-    let args = [b"da39a3ee5e6b4b0d3255bfef95601890afd80709".as_slice(), b"x"];
-    let keys = [b"tg:{tm}:overrides".as_slice()];
-    assert_eq!(link.call(link.nodes()[0].id, &scripts::OVERRIDES, &keys, &args).await?, Value::Int(1));
+    let args = ["da39a3ee5e6b4b0d3255bfef95601890afd80709", "x"];
+    let write = command(&scripts::OVERRIDES, &["tg:{tm}:overrides"], &args);
+    assert_eq!(link.send(link.nodes()[0].id, &write).await?, Value::Int(1));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::engine::{
     ShareReport, SharedKey,
 };
 use crate::fleet::cell::{CellReply, CellReport, CellRequest, LastReply, TOKEN};
+use crate::fleet::command::Bucket;
 use crate::rules::read_text;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,7 @@ impl Case {
             users: 2,
             requests_sent: 5,
             measured: (5, NOW),
-            ..KeySync::new(key(), &budget, NOW)
+            ..KeySync::new(key(), &budget, Bucket(0), NOW)
         };
         if rule == ADMITS {
             sync.level = 500 * TOKEN.cast_signed();

@@ -6,11 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::SetOnce;
+use tokio::time::{Sleep, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::{FailureClass, LinkError};
@@ -37,7 +39,7 @@ struct StreamWatch {
 impl ServerConnection {
     pub(super) async fn new(stream: Box<dyn ServerStream>) -> Result<ServerConnection, LinkError> {
         let watch = Arc::new(StreamWatch::default());
-        let stream = BoundedStream { stream, watch: Arc::clone(&watch), has_yielded: false };
+        let stream = BoundedStream { stream, watch: Arc::clone(&watch), pause: None };
         // Sends nothing: the caller authenticates.
         let server =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
@@ -69,6 +71,7 @@ impl ServerConnection {
     /// Closes the connection and returns why it ended: for this reason, unless it has another one.
     pub(super) fn end(&self, why: LinkError) -> LinkError {
         self.driver.abort();
+        let why = LinkError { may_have_run: false, ..why };
         let _ = self.watch.ended.set(why.clone());
         self.watch.ended.get().cloned().unwrap_or(why)
     }
@@ -88,7 +91,8 @@ fn not_of_redis() -> LinkError {
 struct BoundedStream {
     stream: Box<dyn ServerStream>,
     watch: Arc<StreamWatch>,
-    has_yielded: bool,
+    /// The pause at half of the bound, in which callers take the replies that are complete.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl BoundedStream {
@@ -117,11 +121,12 @@ impl AsyncRead for BoundedStream {
             return self.end(FailureClass::Protocol, "a reply of more than 512 KiB");
         }
         if unread < REPLY_BYTES_MAX / 2 {
-            self.has_yielded = false;
-        } else if !std::mem::replace(&mut self.has_yielded, true) {
-            // Callers first take the replies that are complete.
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+            self.pause = None;
+        } else {
+            let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
+            if !pause.is_elapsed() {
+                ready!(pause.as_mut().poll(context));
+            }
         }
         let before = bytes.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, bytes);
@@ -157,6 +162,9 @@ impl AsyncWrite for BoundedStream {
 
 /// Commands that are sent together, before the first of them is written.
 const QUEUED_MAX: usize = 1_024;
+
+/// The callers run before a timer fires.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The most bytes of replies: 32 cells take less than 4 kB. Values take up to fifty times their bytes of memory.
 const REPLY_BYTES_MAX: usize = 512 << 10;

@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Pipeline, Value};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use connect::{authorities_of_file, read_password};
 pub(super) use failure::FailureCounts;
@@ -77,7 +77,7 @@ impl Script {
         Script { name, text, sha: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    fn load(&self, commands: &mut redis::Pipeline) {
+    fn load(&self, commands: &mut Pipeline) {
         commands.cmd("SCRIPT").arg("LOAD").arg(self.text);
     }
 }
@@ -120,7 +120,7 @@ pub struct RedisLink {
     shared: Arc<Shared>,
     nodes: Arc<Nodes>,
     /// Keeps the map of a cluster; ends when dropped.
-    _map_keeper: JoinSet<()>,
+    _map_keeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl RedisLink {
@@ -130,31 +130,14 @@ impl RedisLink {
         let changes = watch::Sender::new(0);
         let shared = Arc::new(Shared { options, scripts, counts: FailureCounts::default(), changes });
         let nodes = Arc::new(Nodes::start(Arc::clone(&shared)));
-        let mut map_keeper = JoinSet::new();
-        if shared.options.cluster {
-            map_keeper.spawn(Arc::clone(&nodes).keep_map());
-        }
+        let keep_map = || AbortOnDropHandle::new(tokio::spawn(Arc::clone(&nodes).keep_map()));
+        let map_keeper = shared.options.cluster.then(keep_map);
         RedisLink { shared, nodes, _map_keeper: map_keeper }
     }
 
     /// The server of a hash tag. In a cluster it changes as slots move.
     pub fn node_of(&self, tag: &str) -> NodeId {
         self.nodes.of_tag(tag)
-    }
-
-    /// Calls a script and waits for the reply, as [`RedisLink::send`] does.
-    ///
-    /// # Errors
-    /// The failure.
-    pub async fn call(
-        &self,
-        node: NodeId,
-        script: &Script,
-        keys: &[&[u8]],
-        args: &[&[u8]],
-    ) -> Result<Value, LinkError> {
-        let [keys, args] = [keys, args].map(|parts| parts.iter().map(|part| part.to_vec()).collect());
-        self.send(node, &RedisCommand { script, keys, args }).await
     }
 
     /// Sends a command and waits for the reply. Commands that are sent together go out in one write.
@@ -184,8 +167,7 @@ impl RedisLink {
 
     /// Sends a command, again after redirections and a script load, until a server accepts it.
     async fn follow(&self, mut node: Arc<Node>, command: &RedisCommand<'_>) -> Result<Value, LinkError> {
-        let (mut is_loaded, mut sends_asking) = (false, false);
-        let mut hops = 0;
+        let (mut is_loaded, mut sends_asking, mut hops) = (false, false, 0);
         let mut value = run(&node, redis::pipe(), command).await?;
         while let Value::ServerError(error) = &value {
             let mut before = redis::pipe();
@@ -256,11 +238,7 @@ impl RedisLink {
 }
 
 /// Sends the preceding commands and this one in one write. Returns the reply to this one.
-async fn run(
-    node: &Node,
-    mut commands: redis::Pipeline,
-    command: &RedisCommand<'_>,
-) -> Result<Value, LinkError> {
+async fn run(node: &Node, mut commands: Pipeline, command: &RedisCommand<'_>) -> Result<Value, LinkError> {
     commands.add_command(command.encode());
     let mut last = Value::Nil;
     for reply in node.send(&commands).await? {

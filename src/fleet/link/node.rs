@@ -124,7 +124,8 @@ impl Node {
                 () = timed_out => {}
             }
         };
-        let replies = replies.map_err(|error| self.end(&connection, error))?;
+        let ended = |error| LinkError { may_have_run: true, ..self.end(&connection, error) };
+        let replies = replies.map_err(ended)?;
         let now = now();
         self.round_trip.lock().record_reply(now.since(since), now);
         for reply in &replies {
@@ -146,7 +147,7 @@ impl Node {
         if self.connection.lock().take_if(|current| Arc::ptr_eq(current, connection)).is_some() {
             self.state.send_replace(NodeState::Down(why.clone()));
         }
-        LinkError { may_have_run: true, ..why }
+        why
     }
 
     async fn keep(self: Arc<Node>) {
@@ -165,6 +166,7 @@ impl Node {
                     self.end(&connection, ended)
                 }
             };
+            let failed = LinkError { may_have_run: false, ..failed };
             self.shared.counts.count(failed.class);
             let wait = self.backoff.lock().wait(failed.class, u32::from_ne_bytes(drawn()));
             self.enter(NodeState::Down(failed), &mut logged);
@@ -181,21 +183,19 @@ impl Node {
         AbortOnDropHandle::new(attempt).await.unwrap_or_else(panicked)
     }
 
-    /// Enters a state. `logged` is the fault of the state that was last logged, each change of which is a line. It names the
-    /// server and the class of failure, never a key or a password.
-    fn enter(&self, state: NodeState, logged: &mut Option<Option<LinkError>>) {
-        let unsent = |error: &LinkError| LinkError { may_have_run: false, ..error.clone() };
-        let fault = Some(state.fault().map(unsent));
-        if *logged != fault {
+    /// Enters a state, and logs it unless it was the last one `logged`. The line names the server and the class of failure,
+    /// never a key or a password.
+    fn enter(&self, state: NodeState, logged: &mut Option<NodeState>) {
+        if logged.as_ref() != Some(&state) {
             let redis = &*self.url.to_string();
-            match fault.iter().flatten().next() {
+            match state.fault() {
                 None => tracing::info!(redis, "connected to Redis"),
                 Some(error) => {
                     let class = error.class.name();
                     tracing::warn!(redis, class, "no connection to Redis: {error}; probing goes on");
                 }
             }
-            *logged = fault;
+            *logged = Some(state.clone());
         }
         self.state.send_replace(state);
         self.shared.changed();
@@ -210,9 +210,7 @@ fn refusal(state: &NodeState) -> LinkError {
         NodeState::Down(error) if error.class == FailureClass::Timeout => {
             LinkError::new(FailureClass::Down, "not connected: the server did not reply in time")
         }
-        NodeState::Down(error) | NodeState::Refusing(error) => {
-            LinkError { may_have_run: false, ..error.clone() }
-        }
+        NodeState::Down(error) | NodeState::Refusing(error) => error.clone(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! credentials, so it may be shown anywhere.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -69,19 +69,13 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, &'static str> {
         return Err(OPTIONS);
     }
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) = rest.split_once(']').ok_or(NO_HOST)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| NO_HOST)?;
-            let port = if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(NO_PORT)?) };
-            (host, port)
-        }
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        },
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
     };
-    let host = checked_host(host).ok_or(NO_HOST)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = bare.map_or(!host.contains(':'), |bare| bare.parse::<Ipv6Addr>().is_ok());
+    let host = checked_host(bare.unwrap_or(host)).filter(|_| is_host).ok_or(NO_HOST)?;
     let port = match port {
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(NO_PORT)?,
         None => PORT,
@@ -112,32 +106,28 @@ fn unix(rest: &str) -> Result<Url, &'static str> {
 }
 
 fn number_of_database(text: &str) -> Result<u32, &'static str> {
-    match text {
-        "" => Ok(0),
-        text if text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().map_err(|_| NO_DATABASE)
-        }
-        _ => Err(NO_DATABASE),
+    if text.is_empty() {
+        return Ok(0);
     }
+    let is_number = text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number).ok_or(NO_DATABASE)
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        let before_database = match &self.place {
             ServerAddress::Tcp { host, port, tls } => {
                 let scheme = if *tls { "rediss" } else { "redis" };
-                if host.contains(':') {
-                    write!(f, "{scheme}://[{host}]:{port}")?;
-                } else {
-                    write!(f, "{scheme}://{host}:{port}")?;
-                }
-                if self.database > 0 { write!(f, "/{}", self.database) } else { Ok(()) }
+                let host = if host.contains(':') { &*format!("[{host}]") } else { host };
+                write!(f, "{scheme}://{host}:{port}")?;
+                "/"
             }
             ServerAddress::Unix(path) => {
                 write!(f, "unix://{}", path.display())?;
-                if self.database > 0 { write!(f, "?db={}", self.database) } else { Ok(()) }
+                "?db="
             }
-        }
+        };
+        if self.database > 0 { write!(f, "{before_database}{}", self.database) } else { Ok(()) }
     }
 }
 

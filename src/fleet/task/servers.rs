@@ -20,7 +20,7 @@ pub(super) struct Arrival {
 }
 
 pub(super) struct Servers {
-    link: Arc<RedisLink>,
+    pub(super) link: Arc<RedisLink>,
     is_cluster: bool,
     states: BTreeMap<NodeId, LinkState>,
     arrives: mpsc::Sender<Arrival>,
@@ -186,10 +186,6 @@ impl Servers {
             .into_iter()
             .filter_map(|node| node.state.fault().map(|fault| (node.url, fault.to_string())));
         why.map(|(url, fault)| format!("{url}: {fault}")).collect::<Vec<_>>().join("; ")
-    }
-
-    pub(super) fn errors(&self) -> Vec<(&'static str, u64)> {
-        self.link.failures()
     }
 }
 

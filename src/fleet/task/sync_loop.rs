@@ -97,30 +97,26 @@ impl SyncLoop {
         let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if self.is_needed() {
-                tokio::select! {
-                    biased;
-                    _ = &mut *stop => break,
-                    Some(request) = self.waiting.recv() => self.start_checks(request, &mut servers),
-                    Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, &mut servers),
-                    _ = tick.tick() => {
-                        self.tick(&mut servers);
-                        tick.reset_after(self.pause);
-                    }
-                }
-                if self.contact.is_some()
-                    && (self.plan.status.is_redis_reachable() || !servers.faults().is_empty())
-                {
-                    self.report_contact();
-                }
-            } else {
-                self.report_contact();
+            let is_needed = self.is_needed();
+            if !is_needed {
                 self.publish_view(&servers, self.clock.now());
-                tokio::select! {
-                    biased;
-                    _ = &mut *stop => break,
-                    Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, &mut servers),
-                    () = sleep(IDLE) => {}
+                tick.reset_after(IDLE);
+            }
+            if self.contact.is_some()
+                && (!is_needed || self.plan.status.is_redis_reachable() || !servers.faults().is_empty())
+                && let Some(contact) = self.contact.take()
+            {
+                // Nothing may wait for it any more.
+                let _ = contact.try_send(());
+            }
+            tokio::select! {
+                biased;
+                _ = &mut *stop => break,
+                Some(request) = self.waiting.recv() => self.start_checks(request, &mut servers),
+                Some(arrival) = servers.arrivals.recv() => self.apply_arrival(arrival, &mut servers),
+                _ = tick.tick() => if is_needed {
+                    self.tick(&mut servers);
+                    tick.reset_after(self.pause);
                 }
             }
         }
@@ -134,13 +130,6 @@ impl SyncLoop {
             (true, false) => {
                 info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
             }
-        }
-    }
-
-    fn report_contact(&mut self) {
-        // Nothing may wait for it any more.
-        if let Some(contact) = self.contact.take() {
-            let _ = contact.try_send(());
         }
     }
 
@@ -342,7 +331,7 @@ impl SyncLoop {
         view.is_too_slow = view.is_linked && !self.plan.status.answers_in_time();
         view.keys = sync.keys() + self.member.permits.keys();
         view.rules = self.member.counters(now.at);
-        (view.nodes, view.errors) = (servers.nodes(), servers.errors());
+        (view.nodes, view.errors) = (servers.nodes(), servers.link.failures());
         self.published = now.at;
         self.counters.tell(view.clone());
     }

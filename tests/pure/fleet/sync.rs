@@ -70,7 +70,7 @@ fn known_after_outage(on_miss: &str) -> i64 {
     let mut sync =
         Sync::new(Arc::clone(&engine), SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
     sync.set_budgets(engine.fleet_budgets());
-    [true, false, true].into_iter().for_each(|linked| drop(sync.set_linked(linked, at(0).at)));
+    [true, false, true].into_iter().for_each(|linked| sync.set_linked(linked, at(0).at));
     let user = [("user", "u")];
     for _ in 0..100 {
         let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&user));

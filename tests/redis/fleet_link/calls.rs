@@ -1,9 +1,9 @@
 //! Tests successful commands: every kind of URL, large batches, and scripts missing from the server.
 
-use super::{all, count, counted, echo, failure, failures, link, linked, one, said_back, up};
+use super::{all, command, count, counted, echo, failure, failures, link, linked, one, said_back, up};
 use crate::prelude::*;
 use redis::Value;
-use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url};
+use tidegate::fleet::link::{FailureClass, Script, Url};
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
@@ -87,11 +87,7 @@ async fn pipelines_commands_and_orders_replies() {
     let texts: Vec<String> = (0..500).map(|index| format!("{index} {}", "x".repeat(index))).collect();
     // Every third is a script, so that replies also differ in kind.
     let script = |index: usize| if index.is_multiple_of(3) { &count } else { &echo };
-    let calls = texts.iter().enumerate().map(|(index, text)| RedisCommand {
-        script: script(index),
-        keys: vec![b"n".to_vec()],
-        args: vec![text.clone().into_bytes()],
-    });
+    let calls = texts.iter().enumerate().map(|(index, text)| command(script(index), &["n"], &[text]));
     let replies = all(&link, one(&link).id, &calls.collect::<Vec<_>>()).await;
     assert_eq!(replies.len(), texts.len());
     for (index, (text, reply)) in texts.iter().zip(replies).enumerate() {
@@ -117,13 +113,17 @@ async fn reloads_and_retries_forgotten_script() {
     // A whole batch receives NOSCRIPT.
     redis.order("SCRIPT FLUSH");
     let script = count();
-    let call = RedisCommand { script: &script, keys: vec![b"n".to_vec()], args: vec![b"x".to_vec()] };
-    assert!(all(&link, one(&link).id, &vec![call; 20]).await.iter().all(Result::is_ok));
+    assert!(
+        all(&link, one(&link).id, &vec![command(&script, &["n"], &["x"]); 20])
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
     assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
     // A wrong digest: the link tries once.
     let wrong = Script { sha: "0".repeat(40), ..count() };
     assert_eq!(
-        failure(link.call(one(&link).id, &wrong, &[b"n"], &[b"x"]).await),
+        failure(link.send(one(&link).id, &command(&wrong, &["n"], &["x"])).await),
         (FailureClass::NoScript, false)
     );
     assert_eq!(failures(&link, "noscript"), 1);

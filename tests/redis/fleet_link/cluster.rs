@@ -1,7 +1,7 @@
 //! Tests the link with a cluster of three real servers, moving a slot during commands.
 
 use super::redis_cluster::Three;
-use super::{all, failure, is_up, until};
+use super::{all, command, failure, is_up, until};
 use crate::prelude::*;
 use redis::Value;
 use std::cell::Cell;
@@ -20,8 +20,7 @@ fn twice() -> Script {
 
 async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
     let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
-    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
-    match link.call(link.node_of(tag), &twice(), &keys, &[]).await? {
+    match link.send(link.node_of(tag), &command(&twice(), &keys.each_ref().map(|key| &**key), &[])).await? {
         Value::Array(counts) => match counts[..] {
             [Value::Int(first), Value::Int(second)] => Ok((first, second)),
             _ => panic!("{counts:?}"),

@@ -2,11 +2,12 @@
 
 use redis::Value;
 use rustix::process::Signal;
-use tidegate::fleet::link::{FailureClass, Script};
+use tidegate::fleet::link::{FailureClass, LinkError, Script};
 
 use super::redis_server::Redis;
 use super::{
-    Log, counted, down, echo, echoed, failure, failures, is_down_for, link, linked, one, said_back, until, up,
+    Log, all, command, counted, down, echo, failure, failures, is_down_for, link, linked, one, said_back,
+    until, up,
 };
 
 #[tokio::test]
@@ -54,13 +55,33 @@ async fn times_out_stopped_server_and_drops_late_replies() {
 }
 
 #[tokio::test]
+async fn takes_replies_that_arrive_together() {
+    let redis = Redis::start_on_port(&[]);
+    let link = link(&format!("redis://127.0.0.1:{}", redis.port));
+    up(&link).await;
+    // Together they exceed the bound of unread bytes.
+    let (script, text) = (echo(), "x".repeat(10_000));
+    let commands = vec![command(&script, &[], &[&text]); 200];
+    let stopped = async {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        std::thread::sleep(std::time::Duration::from_millis(150));
+    };
+    let (replies, ()) = tokio::join!(all(&link, one(&link).id, &commands), stopped);
+    // A busy machine may need longer than the timeout.
+    let is_taken = |reply: &Result<_, LinkError>| {
+        reply.as_ref().err().is_none_or(|error| error.class == FailureClass::Timeout)
+    };
+    assert!(replies.iter().all(is_taken), "{replies:?}");
+}
+
+#[tokio::test]
 async fn extends_timeout_for_slow_server() {
     let (redis, link) = linked(&[]).await;
     said_back(&link, "quick").await.unwrap();
     // The first timeout is a quarter of a second: this stall exceeds it.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
-    let (node, call) = (one(&link).id, echoed(&script, "x"));
+    let (node, call) = (one(&link).id, command(&script, &[], &["x"]));
     // The link notices a stall only with a command in flight.
     while !is_down_for(&link, FailureClass::Timeout) {
         let _ = link.send(node, &call).await;
@@ -137,7 +158,8 @@ async fn waits_for_loading_server() {
 async fn script_error_reports_line_without_values() {
     let (_redis, link) = linked(&[]).await;
     let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
-    let error = link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"]).await.unwrap_err();
+    let error =
+        link.send(one(&link).id, &command(&script, &["key-of-somebody"], &["secret"])).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Other, true));
     assert_eq!(error.to_string(), "other: the server says ERR in line 2 of the script");
     assert_eq!(one(&link).connections, 1);

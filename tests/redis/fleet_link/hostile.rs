@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tidegate::fleet::link::{FailureClass, RedisLink};
 
 use super::liar::Liar;
-use super::{down, echo, failure, is_down_for, one, options, until, up};
+use super::{command, down, echo, failure, is_down_for, one, options, until, up};
 
 fn link_to(liar: &Liar) -> RedisLink {
     RedisLink::start(options(&liar.url()), Vec::new())
@@ -42,7 +42,7 @@ async fn closes_on_oversized_replies_within_memory_bound() {
         let link = link_to(&liar);
         up(&link).await;
         let before = resident();
-        let result = link.call(one(&link).id, &echo(), &[], &[b"x"]).await;
+        let result = link.send(one(&link).id, &command(&echo(), &[], &["x"])).await;
         until(name, || is_down_for(&link, FailureClass::Protocol)).await;
         if let Err(error) = result {
             assert_eq!((error.class, error.may_have_run), (FailureClass::Protocol, true), "{name}: {error}");
@@ -84,6 +84,9 @@ async fn times_out_server_that_drips_bytes() {
     let liar = Liar::start(b"$1000\r\n".to_vec(), Vec::new(), true);
     let link = link_to(&liar);
     up(&link).await;
-    assert_eq!(failure(link.call(one(&link).id, &echo(), &[], &[b"x"]).await), (FailureClass::Timeout, true));
+    assert_eq!(
+        failure(link.send(one(&link).id, &command(&echo(), &[], &["x"])).await),
+        (FailureClass::Timeout, true)
+    );
     until("it is left", || liar.connections.load(Ordering::Relaxed) > 1).await;
 }

@@ -40,8 +40,9 @@ pub(crate) async fn all(
     tokio::task::unconstrained(join_all(commands.iter().map(|command| link.send(node, command)))).await
 }
 
-pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
-    RedisCommand { script, keys: Vec::new(), args: vec![text.into()] }
+pub(crate) fn command<'a>(script: &'a Script, keys: &[&str], args: &[&str]) -> RedisCommand<'a> {
+    let [keys, args] = [keys, args].map(|parts| parts.iter().map(|part| part.as_bytes().to_vec()).collect());
+    RedisCommand { script, keys, args }
 }
 
 pub(crate) fn options(url: &str) -> LinkOptions {
@@ -97,13 +98,13 @@ pub(crate) async fn up(link: &RedisLink) {
 }
 
 pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
-    let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()]).await?;
+    let reply = link.send(one(link).id, &command(&echo(), &["k"], &[text])).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
-    let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"]).await?;
+    let reply = link.send(one(link).id, &command(&count(), &[key], &["x"])).await?;
     match reply {
         Value::Array(parts) => match parts[0] {
             Value::Int(count) => Ok(count),

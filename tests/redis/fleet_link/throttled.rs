@@ -1,6 +1,6 @@
 //! Tests slow lines to Redis: 1 Mbit/s with a round trip of 50 ms, and a round trip of a second.
 
-use super::{all, echo, echoed, failures, link, one, up};
+use super::{all, command, echo, failures, link, one, up};
 use crate::fleet_real::proxy::RedisProxy;
 use crate::prelude::*;
 use redis::Value;
@@ -15,7 +15,7 @@ async fn waits_for_replies_over_a_slow_line() {
     let script = echo();
     let text = "x".repeat(1_000);
     // A second's worth each way: far more than the reply timeout of a fast line.
-    let calls = vec![echoed(&script, &text); 120];
+    let calls = vec![command(&script, &[], &[&text]); 120];
     let begin = read_boot_nanos();
     for reply in all(&link, one(&link).id, &calls).await {
         assert_eq!(reply.unwrap(), Value::BulkString(text.clone().into_bytes()));
