@@ -142,13 +142,13 @@ impl GcraState {
     #[inline(always)]
     pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
-        let remaining = quota.capacity.saturating_sub(ahead) / quota.interval;
+        let room = quota.capacity.saturating_sub(ahead);
+        let (remaining, earned) = (room / quota.interval, room % quota.interval);
         let reset = if ahead == 0 {
             Micros::ZERO
         } else {
-            // Something is ahead, so fewer than `burst` units remain and one more still fits under the capacity.
-            let one_more_fits = quota.capacity - (remaining + 1) * quota.interval;
-            micros_up(ahead - one_more_fits, quota.scale)
+            let debt = ahead.saturating_sub(quota.capacity);
+            micros_up(debt + quota.interval - earned, quota.scale)
         };
         QuotaLevel { limit: u64::from(quota.burst), window: quota.window, remaining, reset }
     }

@@ -128,13 +128,8 @@ impl<'a> PayloadReader<'a> {
     /// Reads a text of less than 32 bytes in its shortest form.
     #[inline]
     pub(super) fn short_text(&mut self) -> Option<&'a str> {
-        match self.rest {
-            [head @ 0xa0..=0xbf, rest @ ..] => {
-                self.rest = rest;
-                as_text(self.take_bytes(usize::from(head & 0x1f))?)
-            }
-            _ => None,
-        }
+        let length = self.short_text_length()?;
+        as_text(self.take_bytes(length)?)
     }
 
     #[inline]
@@ -154,14 +149,22 @@ impl<'a> PayloadReader<'a> {
 
     #[inline]
     fn text_bytes(&mut self) -> Option<&'a [u8]> {
-        let length = match self.rest {
-            [head @ 0xa0..=0xbf, rest @ ..] => {
-                self.rest = rest;
-                usize::from(head & 0x1f)
-            }
-            _ => self.long_text_length()?,
+        let length = match self.short_text_length() {
+            Some(length) => length,
+            None => self.long_text_length()?,
         };
         self.take_bytes(length)
+    }
+
+    #[inline]
+    fn short_text_length(&mut self) -> Option<usize> {
+        match self.rest {
+            [head @ 0xa0..=0xbf, rest @ ..] => {
+                self.rest = rest;
+                Some(usize::from(head & 0x1f))
+            }
+            _ => None,
+        }
     }
 
     #[inline(never)]

@@ -44,9 +44,9 @@ impl FrameShape {
     ) -> Result<RequestFrame<'a>, Fault> {
         descriptors.clear();
         if let Some(known) = &self.known
-            && let Some(check) = known.read(payload, descriptors)
+            && let Some(id) = known.read(payload, descriptors)
         {
-            return Ok(RequestFrame::Check(known.op, check));
+            return Ok(RequestFrame::Check(known.op, known.check(id)));
         }
         self.misses.set(self.misses.get().saturating_add(1));
         decode_request(payload, descriptors)
@@ -92,17 +92,15 @@ impl KnownShape {
             KnownShape { op, domain: check.domain.into(), cost, head: *head, attributes, tail: rest.into() };
         let reads_alike = |known: &KnownShape| {
             let mut again = DescriptorList::new();
-            known.read(payload, &mut again) == Some(check) && again == descriptors
+            let id = known.read(payload, &mut again);
+            id.map(|id| known.check(id)) == Some(check) && again == descriptors
         };
         reads_alike(&known).then_some(known)
     }
 
+    /// Reads the descriptors and returns the id, if the frame has this shape.
     #[inline]
-    fn read<'a>(
-        &'a self,
-        payload: &'a [u8],
-        descriptors: &mut DescriptorList<'a>,
-    ) -> Option<CheckRequest<'a>> {
+    fn read<'a>(&'a self, payload: &'a [u8], descriptors: &mut DescriptorList<'a>) -> Option<u64> {
         let mut reader = PayloadReader::new(payload.strip_prefix(&self.head)?);
         let id = reader.unsigned_to(ID_MAX)?;
         for (name, before) in &self.attributes {
@@ -112,10 +110,12 @@ impl KnownShape {
             }
         }
         let is_whole = *reader.rest() == *self.tail && descriptors.end();
-        is_whole.then(|| CheckRequest {
-            cost: CostField::Requests(self.cost),
-            ..CheckRequest::new(id, &self.domain)
-        })
+        is_whole.then_some(id)
+    }
+
+    #[inline]
+    fn check(&self, id: u64) -> CheckRequest<'_> {
+        CheckRequest { cost: CostField::Requests(self.cost), ..CheckRequest::new(id, &self.domain) }
     }
 }
 

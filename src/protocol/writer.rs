@@ -91,7 +91,7 @@ impl<'o> FrameWriter<'o> {
         }
         out.reserve(room);
         let mut writer = FrameWriter { start: out.len(), out };
-        writer.write_prefix(bytes, end + 1);
+        writer.write_prefix(&bytes, end + 1);
         writer
     }
 
@@ -108,14 +108,14 @@ impl<'o> FrameWriter<'o> {
             }
             end += length;
         }
-        self.write_prefix(bytes, end);
+        self.write_prefix(&bytes, end);
     }
 
     /// Writes the first `length` bytes: appends all and truncates, because a copy of a constant length needs no call.
     #[inline]
-    fn write_prefix<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
+    fn write_prefix<const N: usize>(&mut self, bytes: &[u8; N], length: usize) {
         let end = self.out.len() + length;
-        self.out.extend_from_slice(&bytes);
+        self.out.extend_from_slice(bytes);
         self.out.truncate(end);
     }
 

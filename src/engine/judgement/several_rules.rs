@@ -28,6 +28,7 @@ struct BucketCheck<'d> {
     compiled_rule: &'d CompiledRule,
     quota: &'d TokenBucketQuota,
     digest: Digest,
+    shard: usize,
     /// The state's index in its table, if found.
     index: Option<usize>,
     /// The state once the request is charged.
@@ -80,23 +81,24 @@ impl<'d> Judgement<'d> {
             let Quota::TokenBucket(quota) = &simple.quota else { return None };
             let values = self.compiled.domain.key_values(*number, selection);
             let digest = compiled_rule.key_hash.digest_state(values, simple.tag, simple.salt);
-            wanted |= 1 << shard_of(&digest);
+            let shard = shard_of(&digest);
+            wanted |= 1 << shard;
             let (index, charged) = (None, GcraState::from_arrival(0));
-            checks.push(BucketCheck { number: *number, compiled_rule, quota, digest, index, charged });
+            checks.push(BucketCheck { number: *number, compiled_rule, quota, digest, shard, index, charged });
         }
         let mut binding: Binding<'d> = None;
         {
             let mut locked = LockedShards::new();
             locked.lock(shards, wanted);
             for check in &mut checks {
-                check.judge(now.at, cost, locked.shard(shard_of(&check.digest)))?;
+                check.judge(now.at, cost, locked.shard(check.shard))?;
             }
             workspace.clear_notes();
             workspace.passed.clear();
-            for BucketCheck { number, compiled_rule, quota, digest, index, charged } in &checks {
+            for BucketCheck { number, compiled_rule, quota, digest, shard, index, charged } in &checks {
                 let (fresh, charge) =
                     (|| *charged, |state: &mut GcraState| (*state = *charged, digest.tag()));
-                let buckets = &mut locked.shard(shard_of(digest)).buckets;
+                let buckets = &mut locked.shard(*shard).buckets;
                 let (_, evicted) = buckets.change_at(*index, *digest, shards.memory(), now, fresh, charge);
                 shards.count_evictions(evicted);
                 counters.count_check(compiled_rule.slot, CheckResult::Pass);
