@@ -273,9 +273,16 @@ impl Engine {
         Some((reported, back))
     }
 
-    /// Reads the state of a key without a change.
+    /// Reads the state of a key, after it has noted the outages until now: what was admitted meanwhile is a debt.
     pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
-        Some(self.read_share(key, budget, now)?.peek_report(&budget.quota, now.at))
+        let share = self.read_share(key, budget, now)?;
+        if share.has_noted_outages(&budget.quota) {
+            return Some(share.peek_report(now.at));
+        }
+        self.change_existing_share(key, budget, now, |share| {
+            share.note_outages(&budget.quota, now.at);
+            share.peek_report(now.at)
+        })
     }
 
     fn read_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<share::ShareState> {
@@ -317,7 +324,7 @@ impl Engine {
             HostShare {
                 name: budget.cell(&key),
                 limit: budget.quota.bucket().burst(),
-                report: state.map(|state| state.peek_report(&budget.quota, now.at)),
+                report: state.map(|state| state.peek_report(now.at)),
                 is_tracked: state.is_some_and(|state| state.is_tracked()),
                 redis_level: state.and_then(|state| state.last_level()),
             }

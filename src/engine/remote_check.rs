@@ -118,10 +118,10 @@ impl Drop for CheckReply {
 /// Returns granted tokens that the judged request left unused.
 fn return_unused_tokens(engine: &Engine, applied: &[(SharedKey, KeyCheckReply)], now: Now) {
     for (key, reply) in applied.iter().filter(|(_, reply)| reply.granted > 0) {
-        let goes_back = engine.change_share(key, now, |share, quota| {
-            let before = share.peek_report(quota, now.at).refund;
+        let goes_back = engine.change_share(key, now, |share, _| {
+            let before = share.peek_report(now.at).refund;
             share.refund_unspent(now.at, reply.granted);
-            share.peek_report(quota, now.at).refund > before
+            share.peek_report(now.at).refund > before
         });
         if goes_back == Some(true) {
             engine.fleet.refund_times.record_refund(key, reply.paid_us);

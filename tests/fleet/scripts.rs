@@ -97,7 +97,8 @@ fn held_tokens_take_room_for_two_generations() {
 
 #[test]
 fn newest_version_of_quota_is_in_force() {
-    for (ask, smaller) in [(bucket(), 4), (window(), 4)] {
+    for (ask, is_window) in [(bucket(), false), (window(), true)] {
+        let smaller = 4;
         let mut cells = Cells::default();
         let version = |version, tokens: u64| CellRequest {
             cell_quota: CellQuota { version, burst: tokens * TOKEN, ..ask.cell_quota },
@@ -106,8 +107,14 @@ fn newest_version_of_quota_is_in_force() {
         cells.sync(0, ask);
         assert_eq!(cells.level(0, version(2, smaller)), 4_000_000);
         assert_eq!(cells.level(0, version(1, 50)), 4_000_000, "the versions of other hosts are older");
-        let reply = cells.sync(0, version(2, 50));
-        assert_eq!((reply.version, reply.level), (2, 4_000_000));
+        // Another entry of the same rules: a bucket is not filled by it.
+        let reply = cells.sync(0, CellRequest { want: 1, ..version(2, 50) });
+        assert_eq!(
+            (reply.version, reply.level + reply.grant.cast_signed()),
+            (2, if is_window { 50_000_000 } else { 4_000_000 })
+        );
+        assert_eq!(cells.pay(0, version(1, 4), 60).1, CostCover::Never);
+        assert_eq!(cells.pay(0, version(1, 4), 5).1 == CostCover::Never, false, "50 fit");
     }
 }
 
@@ -208,15 +215,19 @@ fn permits_are_added_up_to_the_maximum() {
         "renewed permits count above the maximum"
     );
     assert_eq!(cells.permits(0, 2, 4, [&[3], &[], &[1, 2]]), (Some(1), 3));
-    assert_eq!(cells.permits(3_999_999, 2, 4, [&[], &[3], &[]]), (Some(0), 3));
+    assert_eq!(cells.permits(1_999_999, 2, 4, [&[], &[3], &[]]), (Some(0), 3));
+    assert_eq!(cells.permits(3_999_998, 2, 4, [&[], &[3], &[]]), (Some(0), 3));
     assert_eq!(
         cells.permits(4_000_000, 2, 4, [&[], &[], &[]]),
         (Some(0), 1),
         "those of the other host expired"
     );
+    assert_eq!(cells.permits(8_000_000, 1, 4, [&[], &[], &[]]), (Some(0), 1), "they stay after a silence");
+    assert_eq!(cells.permits(11_000_000, 1, 4, [&[], &[], &[]]), (Some(0), 1), "for six seconds");
+    assert_eq!(cells.permits(14_000_001, 1, 4, [&[], &[], &[]]), (Some(0), 0), "once");
     cells.0.flush();
     assert_eq!(
-        cells.permits(4_000_000, 2, 4, [&[4], &[3], &[]]),
+        cells.permits(14_000_001, 2, 4, [&[4], &[3], &[]]),
         (None, 1),
         "other hosts may not have renewed theirs yet"
     );
@@ -227,7 +238,7 @@ fn numbers_versions_of_a_quota() {
     let mut store = Store::default();
     let mut number = |numbers: &str, before: Option<(&str, u64)>| {
         let before = before.map(|(numbers, known)| (numbers.to_owned(), known));
-        let command = VersionCommand { budget: 7, numbers: numbers.to_owned(), before };
+        let command = VersionCommand { rule: 7, numbers: numbers.to_owned(), before };
         let ScriptReply::Version(number) = store.execute(&ScriptCommand::Version(command), START_US) else {
             panic!("a version")
         };

@@ -336,7 +336,18 @@ impl ShareState {
         }
     }
 
+    pub fn has_noted_outages(&self, quota: &ShareQuota) -> bool {
+        quota.fleet_status().is_none_or(|fleet_status| self.outages == quota.outages(fleet_status))
+    }
+
     /// Applies the outages that have begun or ended since the last update.
+    pub fn note_outages(&mut self, quota: &ShareQuota, now: Timestamp) {
+        if let Some(fleet_status) = quota.fleet_status() {
+            self.catch_up(quota, fleet_status, now);
+        }
+    }
+
+    /// As [`ShareState::note_outages`], in this fleet.
     pub(super) fn catch_up(&mut self, quota: &ShareQuota, fleet_status: &FleetStatus, now: Timestamp) {
         if self.outages != quota.outages(fleet_status) {
             *self = self.after_outages(quota, fleet_status, now);

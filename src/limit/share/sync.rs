@@ -55,7 +55,7 @@ impl ShareState {
         let back = self.unreserved(now).min(give_back);
         self.tokens -= back;
         self.sync_request = SyncRequest::Signalled;
-        let reported = ShareReport { expired, ..self.peek_report(quota, now) };
+        let reported = ShareReport { expired, ..self.peek_report(now) };
         self.requested = 0;
         self.lacked = 0;
         self.refund = 0;
@@ -63,12 +63,7 @@ impl ShareState {
     }
 
     /// Returns the report without any change.
-    pub fn peek_report(&self, quota: &ShareQuota, now: Timestamp) -> ShareReport {
-        if let Some(fleet_status) = quota.fleet_status()
-            && self.outages != quota.outages(fleet_status)
-        {
-            return self.after_outages(quota, fleet_status, now).peek_report(quota, now);
-        }
+    pub fn peek_report(&self, now: Timestamp) -> ShareReport {
         ShareReport {
             borrowed: self.borrowed(now),
             debt: self.owed,

@@ -79,7 +79,7 @@ impl Both {
     /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
     fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
-        assert_eq!(unfolded.peek_report(quota, now), self.share.peek_report(quota, now));
+        assert_eq!(unfolded.peek_report(now), self.share.peek_report(now));
         let report = |mut share: ShareState| (share.take_sync_due(), share.report(quota, now, u32::MAX));
         assert_eq!(report(unfolded), report(self.share));
         assert_eq!(unfolded.last_level(), self.share.last_level());

@@ -112,9 +112,9 @@ fn two_replies_grant_both_and_expire_with_older_report() {
         share.report(&quota, at(500), 0);
         share.apply_reply(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
         share.apply_reply(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
-        assert_eq!(share.peek_report(&quota, at(1_899)).borrowed, 8, "{order:?}");
+        assert_eq!(share.peek_report(at(1_899)).borrowed, 8, "{order:?}");
         // Redis may have forgotten the first report.
-        assert_eq!(share.peek_report(&quota, at(1_900)).borrowed, 0, "{order:?}");
+        assert_eq!(share.peek_report(at(1_900)).borrowed, 0, "{order:?}");
     }
 }
 
@@ -205,8 +205,7 @@ fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
         share.apply_remote_reply(&quota, at(0), &reply(2, at(0)));
         assert!(ask(&mut share, &quota, at(1), spent));
         share.apply_remote_reply(&quota, at(millis), &reply(2, at(millis)));
-        let left =
-            [millis, expires - 1, expires].map(|millis| share.peek_report(&quota, at(millis)).borrowed);
+        let left = [millis, expires - 1, expires].map(|millis| share.peek_report(at(millis)).borrowed);
         assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
     }
 }
@@ -221,11 +220,7 @@ fn refund_of_uncharged_request_returns_nothing_to_redis() {
             assert!(ask(&mut share, &quota, at(1), 1), "on credit, or by the fallback");
         }
         share.refund(&quota, at(2), 1);
-        assert_eq!(
-            share.peek_report(&quota, at(2)).refund,
-            refunded,
-            "credit {credit}, reachable: {is_reachable}"
-        );
+        assert_eq!(share.peek_report(at(2)).refund, refunded, "credit {credit}, reachable: {is_reachable}");
     }
 }
 
@@ -299,7 +294,7 @@ fn reports_expired_tokens_once() {
     };
     let mut share = lent();
     assert!(!ask(&mut share, &quota, at(1_900), 1));
-    assert_eq!(share.peek_report(&quota, at(1_900)).expired, 3);
+    assert_eq!(share.peek_report(at(1_900)).expired, 3);
     share.charge_debt(&quota, at(1_901), 1, 1);
     let (reported, _) = share.report(&quota, at(2_000), 0);
     assert_eq!((reported.borrowed, reported.debt, reported.expired), (0, 1, 3));
@@ -447,8 +442,8 @@ proptest! {
                 granted += u64::from(grant);
                 paid += u64::from(reported.debt);
             }
-            let owed = u64::from(share.peek_report(&quota, at(now)).debt);
-            let held = u64::from(share.peek_report(&quota, at(now)).borrowed);
+            let owed = u64::from(share.peek_report(at(now)).debt);
+            let held = u64::from(share.peek_report(at(now)).borrowed);
             prop_assert!(admitted + held <= granted + paid + owed, "{admitted} + {held} of {granted} + {paid} + {owed}");
         }
     }

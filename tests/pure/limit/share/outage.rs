@@ -22,7 +22,7 @@ fn uses_fallback_in_outage_and_while_checks_time_out() {
             let mut share = ShareState::fresh(&quota, at(0));
             assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}, {is_reachable}");
             if is_reachable {
-                assert_eq!(share.peek_report(&quota, at(0)).debt, admitted, "{when_down:?} is owed");
+                assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?} is owed");
             }
         }
     }
