@@ -64,7 +64,7 @@ fn run(plan: &Plan) -> Seen {
     let world = world::run(plan);
     let seen = world.measure.seen();
     let counts = world.hosts.iter().flatten().map(|host| host.member.remote_checks.counts);
-    let level = level(&world);
+    let level = level(&world, plan.burst);
     Seen {
         admitted: seen.admitted,
         refused: seen.offered - seen.admitted,
@@ -76,14 +76,15 @@ fn run(plan: &Plan) -> Seen {
 }
 
 /// Returns the level of the only key, as the reply to a payment of nothing, if the key exists.
-fn level(world: &World) -> Option<i64> {
+fn level(world: &World, burst: u32) -> Option<i64> {
     // `tg:{tBUCKET}:q:KEY`, or `w` for a window.
     let mut names = world.store.0.keys.0.keys().map(|name| str::from_utf8(name).unwrap());
     let name = names.find(|name| [Some("q"), Some("w")].contains(&name.split(':').nth(2)))?;
     let bucket = Bucket(u8::from_str_radix(&name[5..7], 16).unwrap());
     let key = u128::from_str_radix(&name[11..], 16).unwrap().to_be_bytes();
-    // The stored cell has its own quota and window.
-    let cell_quota = CellQuota { version: 0, rate: CellRate::new(1, 1).unwrap(), burst: TOKEN };
+    // The stored cell has its own rate and window.
+    let burst = u64::from(burst) * TOKEN;
+    let cell_quota = CellQuota { version: 0, rate: CellRate::new(1, 1).unwrap(), burst };
     let window = CellWindow { slots: 1, step: 1, origin: 0, ends: None };
     let window = (name.as_bytes()[9] == b'w').then_some(window);
     let cost = KeyPayment { window, ..cost_of(key, cell_quota, 0) };
