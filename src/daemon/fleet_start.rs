@@ -52,7 +52,10 @@ fn join_redis(
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let versions = taken.own_directory().map(|directory| directory.path.join(VERSIONS_FILE));
-    let versions = versions.and_then(|path| read_small(&path, VERSIONS_BYTES_MAX));
+    let versions = versions.and_then(|path| {
+        // What cannot be read is damaged.
+        read_small(&path, VERSIONS_BYTES_MAX).or_else(|| path.symlink_metadata().ok().map(|_| Vec::new()))
+    });
     let status = taken.engine.join_fleet(hash_key(&secret));
     status.set_hosts_at_least(hosts_at_least);
     let overrides_key = OverridesKey::of_secret(secret.bytes());

@@ -14,6 +14,7 @@ use crate::fleet::reply::ScriptReply;
 use crate::fleet::reserve::Reserves;
 use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
+use crate::terms::without_number;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -355,7 +356,10 @@ impl SyncLoop {
             let kept = keep(&identity, &versions);
             is_kept.store(kept.is_ok(), Ordering::Relaxed);
             if let Err(error) = kept {
-                debug!(%error, "the identity of this host and the versions of its rules cannot be kept");
+                let help = "see whether the disk is full, and remove what stands in place of these files";
+                let error = without_number(&error);
+                warn!(error, help, "`fleet-identity` and `fleet-versions` cannot be stored: a restart may count as another host, and \
+                      not bring back earlier numbers of a rule");
             }
         });
         if let Err(error) = keeping {
