@@ -134,10 +134,6 @@ impl FleetMembership {
         self.joined.get().is_some()
     }
 
-    fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
-        Arc::clone(&self.budgets.lock())
-    }
-
     /// Registers the fleet budgets and concurrency limits of rules before they are installed.
     pub(super) fn register_limits(&self, domains: &[Arc<Domain>], own: &HashKey) {
         let Some(joined) = self.joined.get() else { return };
@@ -183,7 +179,7 @@ impl FleetMembership {
                 }
             }
         }
-        let before = self.fleet_budgets();
+        let before = Arc::clone(&self.budgets.lock());
         for (number, budget) in
             before.iter().filter(|(_, it)| it.is_in_force && rules.contains(&it.rule_number))
         {
@@ -240,7 +236,7 @@ impl Engine {
 
     /// The fleet budgets of the rules in force, and those of the rules before that they no longer have, by number.
     pub fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
-        self.fleet.fleet_budgets()
+        Arc::clone(&self.fleet.budgets.lock())
     }
 
     /// Takes the keys that requested a sync since the last call.
@@ -403,9 +399,9 @@ impl Engine {
 /// Queued keys per shard: some thousand come in a hundredth of a second.
 const SYNC_QUEUE_MAX: usize = 4_096;
 
-/// By key, the earliest payment time by the clock of Redis, in microseconds.
+/// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
-pub(super) struct RefundTimes(Mutex<HashMap<Digest, u64>>);
+pub(super) struct RefundTimes(Mutex<HashMap<SharedKey, u64>>);
 
 impl RefundTimes {
     /// Records the payment time of returned tokens; zero for other budgets than windows.
@@ -414,16 +410,16 @@ impl RefundTimes {
             return;
         }
         let mut returned = self.0.lock();
-        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(&key.digest) {
+        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(key) {
             return;
         }
-        let paid = returned.entry(key.digest).or_insert(paid_us);
+        let paid = returned.entry(*key).or_insert(paid_us);
         *paid = paid_us.min(*paid);
     }
 
     /// Takes the earliest payment time of the tokens returned now.
     pub(super) fn take_refund_time(&self, key: &SharedKey) -> Option<u64> {
-        self.0.lock().remove(&key.digest)
+        self.0.lock().remove(key)
     }
 }
 
