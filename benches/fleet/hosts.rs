@@ -172,6 +172,7 @@ impl Host {
             marks,
             secret: SecretDigest::default(),
             overrides_key: OverridesKey::of_secret(&[9; 32]),
+            versions: None,
             keep: None,
         };
         let (fleet, work) = FleetHandle::new(Arc::clone(&engine), Arc::clone(&clock), plan);
