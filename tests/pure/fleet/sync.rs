@@ -59,7 +59,7 @@ fn asked(say: impl Fn(&mut Sync, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
 }
 
 const RULES: &str = "domain: api\nlimits:\n- {name: r, key: [user], algorithm: fixed_window, rate: 30/day, scope: fleet, \
-                     overrides: [{match: {plan: gold}, rate: 90/h}]}\n";
+                     overrides: [{match: {plan: gold}, rate: 90/day}]}\n";
 
 /// The tokens in Redis as a host knows them whose sync found 2 700 just after an outage, before the other host is back.
 fn known_after_outage(on_miss: &str) -> i64 {
