@@ -199,12 +199,10 @@ impl JoinedFleet {
 
 /// Describes the numbers of an entry: equal for equal ones of a rule. Empty for one without limit.
 fn describe_numbers(allowance: &Option<Allowance>) -> String {
-    let Some(Quota::FleetBudget(quota)) = allowance.as_ref().map(|it| &it.quota) else {
-        return String::new();
-    };
-    let (rate, burst) = (quota.bucket().rate(), quota.bucket().burst());
-    let windows = quota.window().map(share::BudgetWindow::describe).unwrap_or_default();
-    format!("{}/{} {burst} {windows}", rate.count(), rate.period_nanos())
+    match allowance.as_ref().map(|it| &it.quota) {
+        Some(Quota::FleetBudget(quota)) => quota.describe_numbers(),
+        _ => String::new(),
+    }
 }
 
 /// Keys of one shard that wait for a sync.

@@ -255,6 +255,13 @@ impl ShareQuota {
         }
     }
 
+    /// Describes its numbers and windows: equal for two quotas that admit the same.
+    pub fn describe_numbers(&self) -> String {
+        let rate = self.bucket.rate();
+        let windows = self.window().map(BudgetWindow::describe).unwrap_or_default();
+        format!("{}/{} {} {windows}", rate.count(), rate.period_nanos(), self.bucket.burst())
+    }
+
     /// The credit of all hosts together, in thousandths of the burst.
     pub const fn credit(&self) -> u16 {
         self.credit

@@ -78,12 +78,9 @@ const _: () = assert!((GENERATIONS_KEPT_MAX as u16) < GENERATIONS);
 /// Returns those of a share: its times are debts in the units of its numbers. Under other numbers a key has a state of its own,
 /// while Redis knows what it has spent.
 pub(in crate::engine) fn share_tag_and_salt(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
-    let (bucket, scale) = (quota.bucket(), quota.bucket().scale());
-    let (rate, burst) = (bucket.rate(), bucket.burst());
-    let windows = quota.window().map(share::BudgetWindow::describe).unwrap_or_default();
-    let numbers =
-        format!("share {} {}/{} {burst}", scale.ticks_per_nano(), rate.count(), rate.period_nanos());
-    (Tag::bucket(scale, 0), hash_key.salt(&format!("{numbers} {windows}")))
+    let scale = quota.bucket().scale();
+    let comparable = format!("share {} {}", scale.ticks_per_nano(), quota.describe_numbers());
+    (Tag::bucket(scale, 0), hash_key.salt(&comparable))
 }
 
 /// Returns the salt of shared concurrency states: they survive changes of their limit.

@@ -67,9 +67,9 @@ end
 
 -- Returns the cell at `now`, and 1 if Redis lost it, else 0.
 --
--- The newest version of the rule sets the quota; of two entries of one version, that of the last request. A missing cell is full if it may have expired: a cell is kept for at least
--- ten seconds after any reply. It is empty if it was lost: the host had a reply more recently, or the birth of the bucket
--- differs.
+-- The newest version of the rule sets the quota; of two entries of one version, that of the last request. A missing cell is
+-- full if it may have expired: a cell is kept for at least ten seconds after any reply. It is empty if it was lost: the host
+-- had a reply more recently, or the birth of the bucket differs.
 local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
   local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0
   if value and #value == CELL_BYTES then

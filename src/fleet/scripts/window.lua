@@ -104,8 +104,8 @@ end
 -- window there may be no cell.
 --
 -- The newest version of the rule sets the limit; of two entries of one version, that of the last request. Entries with other
--- windows have other cells. A missing cell is unspent, unless the host had a reply about its window: then
--- Redis lost it, and all of the window counts as spent.
+-- windows have other cells. A missing cell is unspent, unless the host had a reply about its window: then Redis lost it, and
+-- all of the window counts as spent.
 local function window_at(now, value, version, slots, limit, step, origin, turns, finish, knew)
   local kind = turns >= 0 and BY_CALENDAR or BY_ITSELF
   local start, lasts = origin, step
