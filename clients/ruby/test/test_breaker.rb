@@ -77,7 +77,7 @@ class TestBreaker < Support::Case
     played.script = lambda do |_, message|
       Thread.pass until pid
       Process.kill(:STOP, pid)
-      sleep(0.8)
+      sleep(2.2)
       Process.kill(:CONT, pid)
       sleep(0.05)
       [1, message[1], *Support::ALLOW]
@@ -85,7 +85,7 @@ class TestBreaker < Support::Case
     pid = fork do
       constant(:GRACE, 5.0)
       # Long enough to be stopped within it on a busy machine.
-      exit!(make_client(timeout: 0.6).hit("api").reason.nil?)
+      exit!(make_client(timeout: 2.0).hit("api").reason.nil?)
     end
     assert Process.wait2(pid).last.success?
   end
