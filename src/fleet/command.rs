@@ -139,6 +139,10 @@ impl Buckets {
         Buckets(vec![BucketState::default(); usize::from(count.clamp(1, 256))])
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn of(&self, key: &[u8; 16]) -> Bucket {
         let [first, ..] = *key;
         let bucket = usize::from(first).checked_rem(self.0.len()).unwrap_or(0);

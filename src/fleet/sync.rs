@@ -129,7 +129,7 @@ impl Sync {
             return;
         }
         let mut asks = Batches::new();
-        for bucket in Bucket::all() {
+        for bucket in Bucket::all().take(self.buckets.len()) {
             // Without room the keys stay due.
             while self.buckets.has_room(bucket, IN_FLIGHT_MAX)
                 && let Some(number) = self.key_table.take_due(bucket, now.at)
