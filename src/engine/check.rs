@@ -216,6 +216,8 @@ impl StageCheck {
                 Outcome::Later(wait) => Outcome::Later(Micros(left.0.saturating_add(wait.0))),
                 Outcome::Never => Outcome::Never,
             };
+            // The cost refuses the request for good, also after the block.
+            self.is_blocked = outcome != Outcome::Never;
         }
     }
 

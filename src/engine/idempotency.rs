@@ -6,7 +6,7 @@
 
 use super::decision::{Conflict, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
+use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request, UNIT_REQUESTS};
 use super::shards::{NameTable, Shards};
 use super::snapshot::{FIRST_RULE_SET, SnapshotEntry};
 use super::sync::MutexGuard;
@@ -131,7 +131,11 @@ impl IdempotencyTable {
             ByUnit::Requests(number) => self.hash_unit_amount("", (*number).into(), written),
             ByUnit::Units(units) => {
                 let mut hash = 0;
-                units.each(&mut |unit, number| hash ^= self.hash_unit_amount(unit, number.into(), written));
+                units.each(&mut |unit, number| {
+                    // As a plain number of requests.
+                    let unit = if unit == UNIT_REQUESTS { "" } else { unit };
+                    hash ^= self.hash_unit_amount(unit, number.into(), written);
+                });
                 hash
             }
         }

@@ -48,7 +48,11 @@ impl TokenBucketQuota {
         let interval = rate.interval_ticks(scale);
         let capacity = interval.checked_mul(u64::from(burst)).filter(|ticks| *ticks <= CAPACITY_TICKS_MAX);
         let capacity = capacity.ok_or(LimitError::BurstTooLarge)?;
-        Ok(TokenBucketQuota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
+        // Of the rate as written: with its rounding to ticks, 999/s would state a window of more than a second.
+        let period_nanos = u128::from(rate.period_nanos()) * u128::from(burst);
+        let window_us = period_nanos.div_ceil(u128::from(rate.count()) * u128::from(NANOS_PER_MICRO));
+        let window = Micros(u64::try_from(window_us).unwrap_or(u64::MAX));
+        Ok(TokenBucketQuota { rate, burst, scale, interval, capacity, window })
     }
 
     /// Makes a bucket with as much of the burst as fits.
@@ -74,7 +78,7 @@ impl TokenBucketQuota {
         self.scale
     }
 
-    /// The time that an empty bucket takes to fill.
+    /// The time that an empty bucket takes to fill: burst ÷ rate.
     pub const fn window(&self) -> Micros {
         self.window
     }

@@ -210,6 +210,13 @@ impl MissedCounts {
         }
     }
 
+    /// The sum of two reports, saturating.
+    #[must_use]
+    pub fn plus(mut self, more: &MissedCounts) -> MissedCounts {
+        self.0.iter_mut().zip(more.0).for_each(|(count, more)| *count = count.saturating_add(more));
+        self
+    }
+
     /// The reasons that occurred, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (MissReason, u64)> + use<> {
         MissReason::ALL.iter().copied().zip(self.0).filter(|(_, count)| *count > 0)

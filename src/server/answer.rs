@@ -79,6 +79,9 @@ impl FrameHandler {
     /// Takes back the leases whose replies are incomplete after `written` bytes. Called when no more will be written.
     pub(super) fn revoke_unwritten(&mut self, written: usize) {
         if let Some(member) = &self.member {
+            if written > 0 {
+                member.count_missed();
+            }
             for lease in self.grants.drain_unwritten(written) {
                 let now = self.shared.clock.now();
                 self.shared.engine.revoke_lease(&member.session, lease, now);
@@ -270,7 +273,6 @@ impl FrameHandler {
         };
         let shared = &self.shared;
         let library = ClientKind::parse(hello.client);
-        shared.add_missed(library, &hello.missed);
         let member = match Membership::join(shared, &self.info, &hello, library, now) {
             Ok(member) => member,
             Err(HelloRefusal(code, message)) => {
@@ -278,6 +280,7 @@ impl FrameHandler {
                 return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };
+        member.note_missed(&hello.missed);
         member.abandon_requests(&hello.abandoned, now);
         let welcome = WireReply::Welcome {
             id: hello.id,

@@ -1,5 +1,6 @@
 //! A connection's membership in a session of the engine, from HELLO to its close.
 
+use std::cell::Cell;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::ServerState;
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{ConnectionEnd, ConnectionParams, Session, SessionError, WorkOutcome};
-use crate::protocol::{Abandoned, Code, HelloFrame};
+use crate::protocol::{Abandoned, Code, HelloFrame, MissedCounts};
 use crate::record::{EventOrigin, NotedKind, SESSION_BYTES};
 use crate::sys;
 
@@ -29,6 +30,8 @@ pub(super) struct Membership {
     /// The name of the session as the scope of idempotency keys.
     pub(super) session_name: [u8; SESSION_BYTES],
     pub(super) library: ClientKind,
+    /// Reported decisions without the daemon, not counted yet.
+    missed: Cell<MissedCounts>,
     /// Whether any domain is closed to the user; otherwise the domain of a request need not be checked.
     pub(super) is_restricted: bool,
 }
@@ -74,6 +77,7 @@ impl Membership {
             key,
             session_name: named,
             library,
+            missed: Cell::default(),
             is_restricted: shared.options.access.is_restricted(info.user),
         };
         shared.connections.set_session(info.number, member.session.number());
@@ -85,6 +89,18 @@ impl Membership {
             return Err(HelloRefusal(Code::Forbidden, message));
         }
         Ok(member)
+    }
+
+    /// Notes reported decisions without the daemon, to be counted once a reply is written.
+    pub(super) fn note_missed(&self, missed: &MissedCounts) {
+        if !missed.is_empty() {
+            self.missed.set(self.missed.get().plus(missed));
+        }
+    }
+
+    /// Counts the noted reports. Called after a reply is written: without one the client reports them again.
+    pub(super) fn count_missed(&self) {
+        self.shared.add_missed(self.library, &self.missed.take());
     }
 
     /// Ends the leases of requests that the client has abandoned.

@@ -179,7 +179,7 @@ impl<'a> RequestContext<'a> {
 
     /// Applies the reports in a request's options, also if the request itself is refused.
     fn apply_reports(&self, options: &RequestOptions<'_>) {
-        self.client.shared.add_missed(self.client.library, &options.missed);
+        self.client.note_missed(&options.missed);
         self.client.abandon_requests(&options.abandoned, self.now);
     }
 

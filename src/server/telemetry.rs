@@ -188,10 +188,7 @@ pub(super) struct MissedReports(Mutex<MissedCounts>);
 impl MissedReports {
     pub(super) fn add(&self, missed: &MissedCounts) {
         let mut unlogged = self.0.lock();
-        for (reason, more) in missed.iter() {
-            let sum = unlogged.count(reason).saturating_add(more);
-            unlogged.set(reason, sum);
-        }
+        *unlogged = unlogged.plus(missed);
     }
 
     /// Logs the reports since the last line. Returns whether there were any.

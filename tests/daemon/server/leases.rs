@@ -1,6 +1,7 @@
 //! Leases over the socket: grants and ends.
 
 use super::work::{acquire, daemon, free_permits, lease_of};
+use crate::admin::scrape::scrape;
 use crate::prelude::*;
 
 #[test]
@@ -71,7 +72,7 @@ fn applies_requests_sent_before_hangup() {
     daemon.process.signal(libc::SIGSTOP);
     // More requests than one batch, whose replies have no reader; then the release.
     (0..200).for_each(|id| wire.send(&json!([8, id])));
-    wire.send(&acquire(300, "u"));
+    wire.send(&json!([1, 300, "work", [["user", "u"]], 1, null, {"missed": {"timeout": 3}}]));
     wire.send(&json!([2, null, lease, 2]));
     // The same session, which stays open.
     let mut other = daemon.connect();
@@ -79,4 +80,5 @@ fn applies_requests_sent_before_hangup() {
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(other.ask(&hello_of(7, json!({})))[0], 0);
     wait_until("both places are free", || free_permits(&mut other, "u") == 2);
+    assert_eq!(scrape(&daemon).sum(&["tidegate_missed_total"]), 0.0, "the client reports it again");
 }

@@ -154,10 +154,8 @@ proptest! {
     fn rounded_rate_is_at_most_1_in_100_000_slow(count in 1_u32..1_200_000, seconds in 1_u64..100) {
         let rate = Rate::new(count, seconds * SECOND).unwrap();
         let quota = TokenBucketQuota::new(rate, 1_000).unwrap();
-        let exact_nanos = 1_000 * u128::from(rate.period_nanos()) / u128::from(count);
-        let kept_nanos = u128::from(quota.window().0) * 1_000;
-        prop_assert!(kept_nanos + 1_000 > exact_nanos);
-        prop_assert!(kept_nanos <= exact_nanos + exact_nanos / 100_000 + 2_000);
+        prop_assert_eq!(quota.window(), Micros(rate.period_nanos().div_ceil(u64::from(count))));
+        prop_assert!(rate.rounding_parts_on(quota.scale()).is_none_or(|parts| parts >= 100_000));
         prop_assert!(TickScale::for_rate(rate).ticks_per_nano() <= 128);
     }
 }
