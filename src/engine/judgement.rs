@@ -23,7 +23,6 @@ use crate::limit::Outcome;
 use crate::rules::{ListKind, ListedEntry, Mode, Rule, Selection};
 use crate::shed::hint;
 use crate::terms::{NoteKind, Verdict};
-use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -419,8 +418,7 @@ const LEASE_TTL_DEFAULT: Duration = Duration::from_secs(60);
 /// An approximate retry-after for a permit held by others.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Returns the shortfalls of a pending request, as an error. Refuses a request with more needs than a command
-/// takes, and one that the pool sheds anyway.
+/// Returns the shortfalls of a pending request, as an error. Refuses one that the pool sheds anyway.
 #[cold]
 #[inline(never)]
 fn before_remote_check(
@@ -432,15 +430,9 @@ fn before_remote_check(
         checks.iter_mut().filter(|check| check.refuses()).for_each(|check| check.outcome = Outcome::Pass);
         return Ok(Admission::Shed(refusal));
     }
-    let mut needs = ArrayVec::new();
-    let mut patience = Duration::MAX;
-    for (need, waits) in checks.iter().filter_map(|check| check.find_shortfall(context)) {
-        patience = patience.min(waits);
-        if needs.try_push(need).is_err() {
-            return Ok(admit(context, checks, Intent::Admit, &mut || None));
-        }
-    }
-    Err(Arc::new(Shortfalls { needs, patience }))
+    let (needs, waits): (Vec<_>, Vec<_>) =
+        checks.iter().filter_map(|check| check.find_shortfall(context)).unzip();
+    Err(Arc::new(Shortfalls { needs, patience: waits.into_iter().min().unwrap_or_default() }))
 }
 
 fn choose_intent(request: &Request<'_>) -> Intent {

@@ -66,8 +66,7 @@ pub use ledger::{Account, AccountUse, HeldBytes};
 pub use permits::{ClaimedPermit, HostPermits, PermitReply, PermitTotals};
 pub use pool::{OtherHostsSums, OtherHostsView, PoolReserve, PoolView, ReserveView, SignalView};
 pub use remote_check::{
-    CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,
-    Shortfall, Shortfalls,
+    CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SharedRemoteChecker, Shortfall, Shortfalls,
 };
 pub use request::{
     Amount, ByUnit, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS,
