@@ -16,7 +16,6 @@ use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
-use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::Outcome;
@@ -169,7 +168,7 @@ impl<'d> Judgement<'d> {
             compiled: &self.compiled.rules,
             now: self.now,
             wait_max,
-            has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),
+            has_elastic_room: false,
             leases: false,
             charged_at: None,
             oversized: false,
@@ -238,8 +237,7 @@ impl<'d> Judgement<'d> {
         let mut context = self.check_context(request.wait_max);
         context.leases = reserved.is_some();
         context.oversized = request.oversized;
-        context.has_elastic_room =
-            request.session.map_or(context.has_elastic_room, |session| session.pool().has_room());
+        context.has_elastic_room = request.session.is_some_and(|session| session.pool().has_room());
         let gate_request = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
