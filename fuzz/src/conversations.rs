@@ -77,7 +77,6 @@ impl Daemon {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("t.sock");
         let (engine, clock) = (new_engine(), Arc::new(Clock::start()));
-        engine.set_elastic_room(true);
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         drop(engine.install_rules(loaded.domains));

@@ -16,14 +16,12 @@ use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
-use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::Outcome;
 use crate::rules::{ListKind, ListedEntry, Mode, Rule, Selection};
 use crate::shed::hint;
 use crate::terms::{NoteKind, Verdict};
-use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,7 +168,7 @@ impl<'d> Judgement<'d> {
             compiled: &self.compiled.rules,
             now: self.now,
             wait_max,
-            has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),
+            has_elastic_room: false,
             leases: false,
             charged_at: None,
             oversized: false,
@@ -239,8 +237,7 @@ impl<'d> Judgement<'d> {
         let mut context = self.check_context(request.wait_max);
         context.leases = reserved.is_some();
         context.oversized = request.oversized;
-        context.has_elastic_room =
-            request.session.map_or(context.has_elastic_room, |session| session.pool().has_room());
+        context.has_elastic_room = request.session.is_some_and(|session| session.pool().has_room());
         let gate_request = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
@@ -419,8 +416,7 @@ const LEASE_TTL_DEFAULT: Duration = Duration::from_secs(60);
 /// An approximate retry-after for a permit held by others.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Returns the shortfalls of a pending request, as an error. Refuses a request with more needs than a command
-/// takes, and one that the pool sheds anyway.
+/// Returns the shortfalls of a pending request, as an error. Refuses one that the pool sheds anyway.
 #[cold]
 #[inline(never)]
 fn before_remote_check(
@@ -432,15 +428,9 @@ fn before_remote_check(
         checks.iter_mut().filter(|check| check.refuses()).for_each(|check| check.outcome = Outcome::Pass);
         return Ok(Admission::Shed(refusal));
     }
-    let mut needs = ArrayVec::new();
-    let mut patience = Duration::MAX;
-    for (need, waits) in checks.iter().filter_map(|check| check.find_shortfall(context)) {
-        patience = patience.min(waits);
-        if needs.try_push(need).is_err() {
-            return Ok(admit(context, checks, Intent::Admit, &mut || None));
-        }
-    }
-    Err(Arc::new(Shortfalls { needs, patience }))
+    let (needs, waits): (Vec<_>, Vec<_>) =
+        checks.iter().filter_map(|check| check.find_shortfall(context)).unzip();
+    Err(Arc::new(Shortfalls { needs, patience: waits.into_iter().min().unwrap_or_default() }))
 }
 
 fn choose_intent(request: &Request<'_>) -> Intent {

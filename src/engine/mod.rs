@@ -66,8 +66,7 @@ pub use ledger::{Account, AccountUse, HeldBytes};
 pub use permits::{ClaimedPermit, HostPermits, PermitReply, PermitTotals};
 pub use pool::{OtherHostsSums, OtherHostsView, PoolReserve, PoolView, ReserveView, SignalView};
 pub use remote_check::{
-    CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,
-    Shortfall, Shortfalls,
+    CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SharedRemoteChecker, Shortfall, Shortfalls,
 };
 pub use request::{
     Amount, ByUnit, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS,
@@ -102,7 +101,7 @@ use refundable_costs::RefundableCosts;
 use rule_set::CompiledRuleSet;
 use shards::{SHARDS, Shards, Sweeper};
 use slots::Slots;
-use sync::{AtomicBool, Mutex, Ordering};
+use sync::{Mutex, Ordering};
 
 /// Parameters of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -135,8 +134,6 @@ pub struct Engine {
     fingerprints: KeyHash,
     /// Hashes callers, so that all requests of one caller are shed alike.
     caller_hash: KeyHash,
-    /// Whether elastic quotas have room for requests without a pool.
-    has_elastic_room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
     threads: Mutex<Vec<Arc<ThreadCounters>>>,
@@ -160,7 +157,6 @@ impl Engine {
             previous_quotas: Mutex::default(),
             fingerprints: options.hash_key.for_purpose("rules"),
             caller_hash: options.hash_key.for_purpose("callers"),
-            has_elastic_room: AtomicBool::new(false),
             sweeper: Mutex::default(),
             slots: Mutex::default(),
             threads: Mutex::default(),
@@ -171,11 +167,6 @@ impl Engine {
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.rule_set.load().find_domain(domain).is_some()
-    }
-
-    /// Sets whether elastic quotas have room for requests without a session. Initially false.
-    pub fn set_elastic_room(&self, room: bool) {
-        self.has_elastic_room.store(room, Ordering::Relaxed);
     }
 
     /// Makes the handle of one decision thread.

@@ -9,7 +9,6 @@ use super::permits::ClaimedPermit;
 use super::request::Request;
 use crate::clock::{Now, Timestamp};
 use crate::limit::share::{self, KeyCheckReply};
-use arrayvec::ArrayVec;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfalls {
     /// One entry per key.
-    pub needs: ArrayVec<Shortfall, SHORTFALLS_MAX>,
+    pub needs: Vec<Shortfall>,
     /// The longest wait for the reply: the shortest limit of all rules involved.
     pub patience: Duration,
 }
@@ -162,11 +161,7 @@ pub(super) fn resume<'d>(
 
 /// Applies the local fallback of each key after a missed reply and reserves the admitted tokens for the
 /// request that is judged next. Returns the reserved amounts.
-fn record_missing_reply(
-    engine: &Engine,
-    shortfalls: &Shortfalls,
-    now: Now,
-) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
+fn record_missing_reply(engine: &Engine, shortfalls: &Shortfalls, now: Now) -> Vec<(SharedKey, u32)> {
     let limits = engine.fleet_concurrency_limits();
     for need in shortfalls.needs.iter().filter(|need| need.is_permit) {
         if limits.contains_key(&need.key.budget()) {
@@ -181,6 +176,3 @@ fn record_missing_reply(
     };
     shortfalls.needs.iter().filter_map(miss).collect()
 }
-
-/// The most keys of one remote check, as one command takes no more. A request that lacks more is refused.
-pub const SHORTFALLS_MAX: usize = 32;

@@ -236,7 +236,7 @@ impl SyncBatch {
     }
 }
 
-/// The payments of remote checks in one bucket, each of all its keys or of none.
+/// The payments of remote checks in one bucket, each of all its keys here or of none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     pub head: CommandHead,
@@ -248,7 +248,7 @@ pub struct Payment {
 pub struct CheckPayment {
     /// The number of the check. Not part of the bytes.
     pub number: u64,
-    /// At most [`SHORTFALLS_MAX`](crate::engine::SHORTFALLS_MAX), with distinct keys.
+    /// At most [`CELLS_MAX`], with distinct keys. A request that lacks more waits for several payments.
     pub costs: Vec<KeyPayment>,
     /// What the request lacks, in the order of the costs. Not part of the bytes.
     pub needs: Vec<Shortfall>,

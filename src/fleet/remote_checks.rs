@@ -2,7 +2,7 @@
 //! shares of this host. Time is an argument. The same code runs over a real Redis and in the simulation.
 //!
 //! ```text
-//!   shortfalls ──▶ one payment per bucket ──▶ all answered in time ──▶ the request is judged again
+//!   shortfalls ──▶ payments per bucket ────▶ all answered in time ──▶ the request is judged again
 //!                         │ no reply                       │ a bucket refuses, or the deadline has passed
 //!                         ▼                                ▼
 //!                decided by the fallback        the next sync refunds the payment
@@ -11,7 +11,7 @@
 mod breaker;
 
 use super::cell::{LastReply, TOKEN};
-use super::command::{Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptCommand};
+use super::command::{Batches, Bucket, Buckets, CheckPayment, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_quota, cell_window};
 use super::key_table::NEVER;
 use super::permits::PermitSync;
@@ -219,9 +219,9 @@ impl PendingChecks {
     }
 
     /// Costs by bucket. `None` if a limit or its version is unknown, or too many payments of a bucket are unanswered.
-    fn costs(&self, shortfalls: &Shortfalls, sync: &Sync, now: Now) -> Option<BucketCosts> {
+    fn costs(&self, shortfalls: &Shortfalls, sync: &Sync, now: Now) -> Option<Vec<BucketCosts>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        let mut costs = BucketCosts::new();
+        let (mut costs, mut full) = (Batches::new(), Vec::new());
         for need in &shortfalls.needs {
             if need.is_permit {
                 limits.get(&need.key.budget())?;
@@ -238,9 +238,13 @@ impl PendingChecks {
             let payment =
                 KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };
             let need = Shortfall { missing_units: units, ..*need };
-            costs.entry(self.buckets.of(&key)).or_default().push((need, payment));
+            let bucket = self.buckets.of(&key);
+            full.extend(
+                costs.add(bucket, (need, payment), |(_, cost)| cost.key).map(|costs| (bucket, costs)),
+            );
         }
-        costs.keys().all(|bucket| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
+        full.extend(costs.rest());
+        full.iter().all(|(bucket, _)| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(full)
     }
 
     fn settle(
@@ -407,10 +411,10 @@ impl PendingChecks {
     }
 }
 
-/// The costs of a check by bucket, with what the request lacks.
-type BucketCosts = HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>;
+/// Costs of one payment of a check, with what the request lacks.
+type BucketCosts = (Bucket, Vec<(Shortfall, KeyPayment)>);
 
-/// Payments of one bucket without a reply.
+/// Payments of one bucket without a reply, at which no check starts.
 const IN_FLIGHT_MAX: u32 = 192;
 
 /// Keys whose last report is remembered: about 4 MB.

@@ -147,7 +147,9 @@ impl FrameHandler {
     ) -> AfterFrame {
         let check = RemoteCheck { result: None, may_wait: self.shared.options.remote_checker.is_some() };
         match self.answer_checked(decider, payload, replies, now, check) {
-            AfterFrame::Wait(shortfalls) => self.defer(decider, payload, replies, now, &shortfalls, false),
+            AfterFrame::Wait(id, shortfalls) => {
+                self.defer(decider, payload, replies, now, (id, &shortfalls), false)
+            }
             after => after,
         }
     }
@@ -194,6 +196,10 @@ impl FrameHandler {
         let mut descriptors = DescriptorList::new();
         let request = self.shape.decode(payload, &mut descriptors);
         *id = request.as_ref().ok().and_then(RequestFrame::id);
+        if check.result.is_none() && id.is_some_and(|id| self.pending.has_id(id)) {
+            self.shared.write_error(*id, Code::Invalid, ID_IN_FLIGHT, replies);
+            return AfterFrame::Continue;
+        }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
             // By reference: a copy of 200 bytes is a call.
@@ -229,11 +235,11 @@ impl FrameHandler {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        shortfalls: &Arc<Shortfalls>,
+        (id, shortfalls): (u64, &Arc<Shortfalls>),
         is_second: bool,
     ) -> AfterFrame {
         if let Some(remote_checker) = &self.shared.options.remote_checker {
-            match self.pending.add(payload, shortfalls, is_second, now.at, remote_checker) {
+            match self.pending.add(payload, (id, shortfalls), is_second, now.at, remote_checker) {
                 Ok(()) => return AfterFrame::Continue,
                 Err(reason) => self.shared.count_not_pending(reason),
             }
@@ -254,9 +260,9 @@ impl FrameHandler {
                 .map_or(RemoteCheckResult::TimedOut(&pending.shortfalls), RemoteCheckResult::Borrowed);
             let check = RemoteCheck { result: Some(result), may_wait };
             let mut after = self.answer_checked(decider, &pending.payload, replies, now, check);
-            if let AfterFrame::Wait(shortfalls) = after {
+            if let AfterFrame::Wait(id, shortfalls) = after {
                 // Another request has spent the borrowed tokens: the request waits for a second check, and for no third.
-                after = self.defer(decider, &pending.payload, replies, now, &shortfalls, true);
+                after = self.defer(decider, &pending.payload, replies, now, (id, &shortfalls), true);
             }
             if let AfterFrame::Close = after {
                 return false;
@@ -403,11 +409,13 @@ pub(super) enum AfterFrame {
     Close,
     /// As `Continue`: nothing limits the request.
     Unmatched(Unmatched),
-    /// The request has no reply yet: it waits for a remote check.
-    Wait(Arc<Shortfalls>),
+    /// The request with this id has no reply yet: it waits for a remote check.
+    Wait(u64, Arc<Shortfalls>),
 }
 
 const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
+
+const ID_IN_FLIGHT: &str = "`id` is that of a request in flight on this connection";
 
 /// Domains remembered for one connection: most applications use one.
 const SEEN_DOMAINS_MAX: usize = 4;

@@ -19,6 +19,8 @@ use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 pub(super) struct PendingRequests {
     requests: Vec<PendingRequest>,
     payload_bytes: usize,
+    /// The keys that the requests lack tokens or permits of.
+    keys: usize,
     charge: MemoryCharge,
     /// Notified when a check completes.
     arrived: Option<Arc<Notify>>,
@@ -27,6 +29,7 @@ pub(super) struct PendingRequests {
 /// A request that waits for its remote check.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
+    id: u64,
     pub(super) payload: Box<[u8]>,
     pub(super) shortfalls: Arc<Shortfalls>,
     /// Whether it has waited for a check before.
@@ -40,18 +43,23 @@ pub(super) struct PendingRequest {
 impl PendingRequests {
     /// Makes an empty list; `charge` is one of 0 bytes to the user's account.
     pub(super) fn new(charge: MemoryCharge) -> PendingRequests {
-        PendingRequests { requests: Vec::new(), payload_bytes: 0, charge, arrived: None }
+        PendingRequests { requests: Vec::new(), payload_bytes: 0, keys: 0, charge, arrived: None }
     }
 
     /// Drops all pending requests and returns their tokens.
     pub(super) fn clear(&mut self) {
         self.requests = Vec::new();
-        self.payload_bytes = 0;
+        (self.payload_bytes, self.keys) = (0, 0);
         self.charge.set_bytes(0);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn has_id(&self, id: u64) -> bool {
+        self.requests.iter().any(|request| request.id == id)
     }
 
     /// Adds a request and starts its remote check.
@@ -61,7 +69,7 @@ impl PendingRequests {
     pub(super) fn add(
         &mut self,
         payload: &[u8],
-        shortfalls: &Arc<Shortfalls>,
+        (id, shortfalls): (u64, &Arc<Shortfalls>),
         is_second: bool,
         now: Timestamp,
         remote_checker: &SharedRemoteChecker,
@@ -70,7 +78,8 @@ impl PendingRequests {
         if self.requests.len() >= PENDING_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
             return Err(NotPending::Connection);
         }
-        if !self.charge.set_bytes(payload_bytes + (self.requests.len() + 1) * REQUEST_BYTES) {
+        let keys = self.keys + shortfalls.needs.len();
+        if !self.charge.set_bytes(charged_bytes(self.requests.len() + 1, payload_bytes, keys)) {
             return Err(NotPending::User);
         }
         let (sender, result) = channel();
@@ -85,10 +94,10 @@ impl PendingRequests {
             self.update_charge();
             return Err(NotPending::Calls);
         }
-        self.payload_bytes = payload_bytes;
+        (self.payload_bytes, self.keys) = (payload_bytes, keys);
         let shortfalls = Arc::clone(shortfalls);
         let payload = payload.into();
-        self.requests.push(PendingRequest { payload, shortfalls, is_second, deadline, result });
+        self.requests.push(PendingRequest { id, payload, shortfalls, is_second, deadline, result });
         Ok(())
     }
 
@@ -122,12 +131,13 @@ impl PendingRequests {
         };
         let ready: Vec<_> = self.requests.extract_if(.., is_ready).collect();
         self.payload_bytes -= ready.iter().map(|request| request.payload.len()).sum::<usize>();
+        self.keys -= ready.iter().map(|request| request.shortfalls.needs.len()).sum::<usize>();
         self.update_charge();
         ready.into_iter().zip(results).collect()
     }
 
     fn update_charge(&mut self) {
-        self.charge.set_bytes(self.payload_bytes + self.requests.len() * REQUEST_BYTES);
+        self.charge.set_bytes(charged_bytes(self.requests.len(), self.payload_bytes, self.keys));
     }
 }
 
@@ -146,6 +156,10 @@ impl PendingRequest {
     }
 }
 
+fn charged_bytes(requests: usize, payload_bytes: usize, keys: usize) -> usize {
+    requests * REQUEST_BYTES + payload_bytes + keys * KEY_BYTES
+}
+
 impl Drop for PendingRequests {
     fn drop(&mut self) {
         self.clear();
@@ -158,5 +172,8 @@ const PENDING_MAX: usize = 512;
 /// The most bytes of their payloads, which have about 80 each.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 
-/// The size of a pending request besides its payload: its entry, shortfalls and result, each with up to eight keys.
-const REQUEST_BYTES: usize = 1_024;
+/// The size of a pending request besides its payload and keys.
+const REQUEST_BYTES: usize = 512;
+
+/// The size of a key in its shortfalls and in its result.
+const KEY_BYTES: usize = 192;

@@ -85,7 +85,7 @@ impl<'a> RequestContext<'a> {
             EngineAnswer::TooManyLeases => {
                 self.write_error(Some(frame.id), Code::Quota, TOO_MANY_LEASES, replies);
             }
-            EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(shortfalls),
+            EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(frame.id, shortfalls),
         }
         AfterFrame::Continue
     }

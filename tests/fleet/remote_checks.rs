@@ -11,6 +11,7 @@ use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::window::CellWindow;
 use tidegate::limit::share::{Fallback, RemoteCheckWait};
 
+use crate::engines::domains;
 use crate::host::{FleetRequest, Host};
 use crate::plan::{Faults, Plan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
@@ -151,6 +152,17 @@ impl Pair {
         commands
     }
 
+    /// Answers the payments of at most 70 keys. Returns the number of costs.
+    fn pay_all(&mut self, us: u64) -> usize {
+        let sizes = self.answer_all(us).into_iter().map(|command| match command {
+            ScriptCommand::Exact(payment) => payment.costs().count(),
+            other => panic!("{other:?}"),
+        });
+        let sizes: Vec<usize> = sizes.collect();
+        assert!(sizes.len() <= 4 && sizes.iter().all(|size| *size <= 32), "{sizes:?}");
+        sizes.iter().sum()
+    }
+
     /// Returns the checks that were answered, missed, declined, and how often all were stopped.
     fn counts(&mut self) -> (u64, u64, u64, u64) {
         let counts = self.host().member.remote_checks.counts;
@@ -180,15 +192,23 @@ fn checks_that_start_together_share_commands() {
     let mut pair = Pair::new(100, 40);
     // Forty callers, and one of them once more.
     (0..40).chain([39]).for_each(|tenant| pair.ask(tenant, 0));
-    let sizes = pair.answer_all(0).into_iter().map(|command| match command {
-        ScriptCommand::Exact(payment) => payment.checks.len(),
-        other => panic!("{other:?}"),
-    });
-    let sizes: Vec<usize> = sizes.collect();
     // In two partitions of the keys; a key that two requests need goes into the same command.
-    assert!(sizes.len() <= 4 && sizes.iter().all(|size| *size <= 32), "{sizes:?}");
-    assert_eq!(sizes.iter().sum::<usize>(), 41);
+    assert_eq!(pair.pay_all(0), 41);
     assert_eq!(pair.counts(), (41, 0, 0, 0));
+}
+
+#[test]
+fn request_of_more_keys_than_a_command_takes_waits_for_all() {
+    let rule = |number| format!("- {{name: r{number}, key: [tenant], rate: 2/day, scope: fleet}}\n");
+    let rules: String = (0..70).map(rule).collect();
+    let mut pair = Pair::new(100, 1);
+    pair.host().engine.install_rules(domains(&format!("domain: api\nlimits:\n{rules}")));
+    pair.host().member.take_budgets();
+    for us in [0, 10_000] {
+        pair.ask(0, us);
+        assert_eq!(pair.pay_all(us), 70);
+        assert!(pair.host().answers(us + 2_000, || false)[0].1.passed);
+    }
 }
 
 #[test]

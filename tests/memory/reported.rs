@@ -4,7 +4,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{Descriptors, HashKey, KindsInUse, Op, Request, bytes_per_rule_key, keys_within};
 
 use crate::counting::held;
-use crate::{ALGORITHMS, SECOND, engine, hit, one_of_each, rules};
+use crate::{ALGORITHMS, SECOND, engine, engines, hit, one_of_each, rules};
 
 const KEYS: u32 = 2_000;
 const BUDGET: usize = 64 << 20;
@@ -24,15 +24,16 @@ const BESIDE: [(&str, &str); 5] = [
 fn bytes_per_key(limit: &str) -> (f64, f64) {
     let engine = engine(limit, BUDGET);
     engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-    engine.set_elastic_room(true);
-    engine.install_rules(rules(limit));
+    engine.install_rules([rules(limit), engines::domains(engines::ROOM)].concat());
+    let session = engines::open(&engine, 1, 10, Now::at_nanos(SECOND));
     let mut decider = engine.decider();
     let (before, start) = (engine.memory_bytes(), held());
     let mut ask = |times: u32| {
         for user in 0..KEYS {
             let user = user.to_string();
             let attributes = [("u", user.as_str())];
-            let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
+            let descriptors = Descriptors::from_attributes(&attributes);
+            let request = Request { session: Some(&session), ..Request::new(Op::Hit, "api", descriptors) };
             (0..times).for_each(|_| drop(decider.decide(&request, Now::at_nanos(SECOND))));
         }
         let counted = engine.memory_bytes() - before;

@@ -17,6 +17,9 @@ pub fn domains(text: &str) -> Vec<Arc<Domain>> {
     loaded.domains
 }
 
+/// A domain that shows the room in the pool `web`, for elastic quotas of others.
+pub const ROOM: &str = "---\ndomain: room\npriorities: [more, less]\nshed: [{pool: web, workers: {}}]\n";
+
 /// Opens a session of the pool `web` without a name.
 pub fn open(engine: &Engine, user: u32, slots: u32, now: Now) -> Session {
     let opening = ConnectionParams { name: None, user, pool: "web", slots, connection: 1, pid: None };

@@ -164,6 +164,28 @@ fn flood_of_an_adapter_keeps_latency_of_another_user() {
     }
 }
 
+/// Connects and closes in a loop until its input ends.
+const CONNECTIONS: &str = r#"
+import select, socket, sys
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for _ in range(1000):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(sys.argv[1])
+    print('floods', flush=True)
+"#;
+
+/// The accepting thread assigns connections also while there are always more to accept.
+#[test]
+fn flood_of_connections_keeps_others_connecting() {
+    needs!(is_root());
+    let daemon = open_to_all(1);
+    let mut floods = [(); 2].map(|()| Script::start(Some(OTHER), CONNECTIONS, &daemon.socket(), &[]));
+    for _ in 0..10 {
+        floods.iter_mut().for_each(|flood| assert_eq!(flood.line(), "floods\n"));
+        daemon.greeted().assert_served();
+    }
+}
+
 /// Bound on a round trip relative to an idle daemon's. A batch and a round precede the reply, unlike in an
 /// idle daemon; a queue of the other user's frames would take about a hundred times as long.
 pub(super) const RATIO_MAX: u64 = 40;

@@ -11,10 +11,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
+    Amount, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Session, Verdict,
 };
 
 use super::bench::{Bench, charge_of};
+use super::engines::ROOM;
 use reference::{About, NAMES, Reference, Reply};
 use spec::{Event, Pause, Spec, Step};
 
@@ -22,14 +23,18 @@ use spec::{Event, Pause, Spec, Step};
 struct Subject {
     engine: Arc<Engine>,
     decider: Decider,
+    /// Its pool has room for elastic requests.
+    session: Session,
+    has_room: bool,
     utc: i64,
 }
 
 impl Subject {
     fn new(specs: &[Spec], utc: i64) -> Subject {
         let limits: String = specs.iter().zip(NAMES).map(|(spec, name)| spec.text(name)).collect();
-        let Bench { engine, decider } = Bench::new(&limits);
-        Subject { engine, decider, utc }
+        let (bench, session) = Bench::with_session(&format!("{limits}{ROOM}"), 10);
+        let Bench { engine, decider } = bench;
+        Subject { engine, decider, session, has_room: false, utc }
     }
 
     fn now(&self, at: u64) -> Now {
@@ -51,6 +56,7 @@ impl Subject {
             cost: if tokens.is_some() { Cost::Units(&units) } else { Cost::Requests(requests) },
             wait_max: wait_max.map(Micros),
             lists_all_limits: true,
+            session: self.has_room.then_some(&self.session),
             ..Request::new(
                 if peek { Op::Peek } else { Op::Hit },
                 "api",
@@ -112,8 +118,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
         let about = About { at, user: step.user, p: step.p };
         match step.event {
             Event::Room(room) => {
-                subject.engine.set_elastic_room(room);
-                reference.room = room;
+                (subject.has_room, reference.room) = (room, room);
             }
             Event::Tick => subject.engine.sweep(subject.now(at)),
             Event::Charge { requests, tokens } => {

@@ -44,7 +44,6 @@ impl DerefMut for Fixture {
 pub(crate) fn engine() -> Engine {
     let engine = Engine::new(options());
     engine.join_fleet(HashKey::from_bytes([9; 16]));
-    engine.set_elastic_room(true);
     engine
 }
 

@@ -9,7 +9,7 @@ use tidegate::engine::{Op, WorkOutcome};
 
 use super::fixture::{Ask, Fixture, at};
 use crate::bench::named;
-use crate::engines::SECOND;
+use crate::engines::{ROOM, SECOND};
 use crate::rng::Rng;
 
 /// Rules of every algorithm and of every option with state. `{a}` and `{b}` change with a reload.
@@ -64,7 +64,7 @@ fn written(chosen: &[&str], concurrency: bool, (a, b): (u64, u64)) -> String {
     };
     let more = if concurrency { format!("concurrency:\n{}", fill(CONCURRENCY)) } else { String::new() };
     let limits = if chosen.is_empty() { String::new() } else { format!("limits:\n{}", fill(chosen)) };
-    limits + &more
+    limits + &more + ROOM
 }
 
 impl Twins {
@@ -185,7 +185,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     let path = directory.path().join("tables");
     let mut numbers = (6, 5);
     let mut one = Fixture::new(&written(chosen, concurrency, numbers));
-    (0..5).for_each(|number| one.open(number, 4, twins.now()));
+    (0..5).for_each(|number| one.open(number, SLOTS, twins.now()));
     for _ in 0..200 {
         if twins.rng.below(60) == 0 {
             numbers = (3 + twins.rng.below(6), 3 + twins.rng.below(6));
@@ -210,8 +210,8 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     // One session does not return, and ends with its leases.
     let back = [0, 1, 2, 3];
     back.iter().for_each(|number| {
-        one.open(*number, 4, now);
-        other.open(*number, 4, now);
+        one.open(*number, SLOTS, now);
+        other.open(*number, SLOTS, now);
     });
     for _ in 0..200 {
         if twins.rng.below(80) == 0 {
@@ -222,6 +222,9 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
         twins.step(&mut one, Some(&mut other));
     }
 }
+
+/// So many that each pool has room, also in an engine that has measured nothing since its restart.
+const SLOTS: u32 = 1_000;
 
 const UNDER_LOAD: &str = "limits:\n- {name: each, key: [u], rate: 1/h, burst: 5}\n\
                           concurrency:\n- {name: at-once, match: {job: '*'}, key: [job], max: 3}\n";

@@ -116,18 +116,6 @@ fn trial(bench: &mut Bench) -> Vec<String> {
 }
 
 #[test]
-fn reset_clears_elastic_state() {
-    let rule = "rate: 2/h, burst: 2, over: {elastic: 100%}";
-    let text = format!("  - {{name: a, key: [user], {rule}}}\n");
-    let mut bench = Bench::new(&text);
-    bench.engine.set_elastic_room(true);
-    let fresh = trial(&mut bench);
-    assert!(fresh.iter().any(|seen| seen.contains("over")), "{fresh:?}");
-    assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap());
-    assert_eq!(trial(&mut bench), fresh);
-}
-
-#[test]
 fn keeps_blocks_by_digest_up_to_maximum() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
     let blocked = block(&bench, "a", &[("user", "u")], 60 * S);

@@ -16,7 +16,6 @@ impl Stage {
         let done = |changed: Result<bool, KeyError>| changed.map_or_else(|error| error.to_string(), said);
         match command {
             "mode" => *self = Stage::new(words.arguments[0].parse().unwrap()),
-            "elastic" => engine.set_elastic_room(true),
             "off" => engine.set_off(true),
             "on" => engine.set_off(false),
             "switch" => {
