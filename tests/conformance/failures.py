@@ -64,7 +64,7 @@ def in_time(*reasons, clients=5):
 
     def step(run):
         took = []
-        while len(took) < clients or min(took) > 1.5 * run.timeout_ms and len(took) < 20 * clients:
+        while len(took) < clients or (min(took) > 1.5 * run.timeout_ms and len(took) < 20 * clients):
             number = len(took)
             run.make(f"c{number}")
             answer = run.ask("acquire", client=f"c{number}", on_failure="refuse" if number == 1 else "allow")
