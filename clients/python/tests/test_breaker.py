@@ -57,7 +57,7 @@ def test_overlapping_failures_count_once(played, make_client):
     client, got, ask = make_client(), [], lambda: got.append(client.hit("api").reason)
     for window in (1, 2):
         asked = threading.Barrier(8)  # all have begun before the first fails
-        played.script = lambda connection, message: (asked.wait(PATIENT), frame(b"\xc1"))[1]
+        played.script = lambda connection, message, asked=asked: (asked.wait(PATIENT), frame(b"\xc1"))[1]
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -90,7 +90,7 @@ def test_a_probe_is_a_ping_on_its_own_connection(played, make_client, monkeypatc
     for probes in (1, 2):  # without a reply
         client._until = time.monotonic()
         assert reasons(client.acquire("api") for _ in range(2)) == ["timeout", "breaker"]
-        wait_until(lambda: len(played.of(8)) == probes)
+        wait_until(lambda count=probes: len(played.of(8)) == count)
         assert played.of(1) == []
     played.silent, client._until, client._timeout = False, time.monotonic(), PATIENT
     assert reasons(client.acquire("api") for _ in range(2)) == [None, None]
