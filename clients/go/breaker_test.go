@@ -284,10 +284,10 @@ func TestACancelledContextIsNoFailure(t *testing.T) {
 		c.Hit(soon, "api", u1)
 		cancel()
 	}
-	c.timeout = 20 * time.Millisecond
-	for i := 0; i < 5; i++ {
+	c.timeout = 400 * time.Millisecond
+	for i := 0; i < failuresMax; i++ {
 		working, cancel := context.WithCancel(ctx)
-		time.AfterFunc(15*time.Millisecond, cancel)
+		time.AfterFunc(250*time.Millisecond, cancel)
 		c.Hit(working, "api", u1)
 	}
 	if stats := c.Stats(); stats.BreakerOpen || stats.Missed["breaker"] != 0 {

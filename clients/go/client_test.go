@@ -105,10 +105,11 @@ func TestACallWithoutAFreeConnectionWaitsUntilItsDeadline(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
 	p := played(t, reply(allow...))
-	c := client(t, p.Path, WithTimeout(timeout))
+	c := client(t, p.Path)
 	hits(c, 1)
 	k := c.lone(t)
 	c.connections.open = connectionsMax // as if all were in use
+	c.timeout = timeout
 	began := time.Now()
 	equal(t, reasons(hits(c, 1)...), []string{"timeout"})
 	if took := time.Since(began); took < timeout || took > timeout+slack {

@@ -46,7 +46,7 @@ func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method
 		}
 }
 
-func near(d, want time.Duration) bool { return d > want-300*time.Millisecond && d <= want }
+func near(d, want time.Duration) bool { return d > want-1500*time.Millisecond && d <= want }
 
 func TestWaitsBeforeARefusal(t *testing.T) {
 	for name, headers := range map[string][]string{

@@ -232,9 +232,12 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 		"refusal": {func(_ net.Conn, m []any) []any { return []any{3, m[1], 7, "quota"} }, "quota"},
 	} {
 		p := played(t, reply(allow...))
-		c := client(t, p.Path, WithTimeout(when(row.reason == "timeout", 300*time.Millisecond, patient)))
+		c := client(t, p.Path)
 		k, answers := crowded(t, c, 5, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
 		p.Play(row.script)
+		if row.reason == "timeout" {
+			c.timeout = time.Second
+		}
 		c.checkIn(k)
 		for i := 0; i < 5; i++ {
 			if d := <-answers; d.Reason != row.reason {

@@ -57,8 +57,9 @@ fn flushed_redis_grants_no_permit_before_all_hosts_report() {
     let plan = Plan { when_down: Fallback::Refuse, ms: 16_000, ..plan(10, 60, Shape::Even, 1_500) };
     let (seen, ..) = run(&with_outage(plan, 2_000, 2_300, true));
     assert!(seen.most <= 60 && seen.most_loose == 0, "{} at once, {} loose", seen.most, seen.most_loose);
-    // Redis grants nothing for six seconds after the loss.
-    assert!(seen.used() > 0.55, "{} used", seen.used());
+    // Redis grants nothing for six seconds after the loss; for the rest of the time as many are used as without a fault.
+    let granting = (16.0 - 0.3 - 6.0) / 16.0;
+    assert!(seen.used() >= 0.85 * granting, "{} used", seen.used());
 }
 
 /// The members of all hosts expire while Redis stands still with its data: the hosts that are back first must not get them.

@@ -27,6 +27,13 @@ def frame(message: object) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
+def wait_until(condition) -> None:
+    until = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.001)
+
+
 class Played:
     """A scripted daemon: `script(connection, message)` gets every request but HELLO.
 
@@ -95,9 +102,7 @@ class Played:
 
     def releases(self, count: int = 1) -> list:
         """Waits for RELEASEs, which the client does not wait for, and returns their leases and outcomes."""
-        until = time.monotonic() + PATIENT
-        while sum(message[0] == 2 for message in list(self.seen)) < count and time.monotonic() < until:
-            time.sleep(0.001)
+        wait_until(lambda: len(self.of(2)) >= count)
         assert all(message[1] is None for message in self.seen if message[0] == 2)
         return [message[2:] for message in self.seen if message[0] == 2]
 

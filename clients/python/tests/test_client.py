@@ -18,7 +18,7 @@ import threading
 import time
 
 import pytest
-from daemons import ALLOW, LIMIT, PATIENT, Played, frame
+from daemons import ALLOW, LIMIT, PATIENT, Played, frame, wait_until
 
 import tidegate
 from tidegate.answers import problem
@@ -274,10 +274,7 @@ def test_one_probe_at_a_time(played, make_client, clock):
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     probe = threading.Thread(target=lambda: got.extend(hits(client)))
     probe.start()
-    until = time.monotonic() + PATIENT
-    while not played.of(8):
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    wait_until(lambda: played.of(8))
     assert reasons(hits(client, 20)) == ["breaker"] * 20
     played.silent = False
     played.connections[-1].sendall(frame([0, 0, 1, {}]) + frame([2, 1, True]))
@@ -556,7 +553,7 @@ def test_the_timeout_of_the_environment(make_client, monkeypatch, caplog):
 @pytest.mark.parametrize(("value", "enabled"), [("1", False), ("true", False), ("0", True), ("", True)])
 def test_disabled_by_the_environment(played, make_client, monkeypatch, caplog, value, enabled):
     monkeypatch.setenv("TIDEGATE_DISABLE", value)
-    asyncio.run(tidegate.AsyncClient(played.path).hit("api"))
+    asyncio.run(tidegate.AsyncClient(played.path, timeout=PATIENT).hit("api"))
     played.seen.clear()
     client = make_client()
     assert client.hit("api", on_failure="refuse").allowed

@@ -16,7 +16,7 @@ import time
 import warnings
 
 import pytest
-from daemons import ALLOW, PATIENT, frame
+from daemons import ALLOW, PATIENT, frame, wait_until
 
 import tidegate
 import tidegate.wsgi
@@ -57,9 +57,9 @@ def alarm():
 def test_an_exception_while_waiting_passes(played, make_client, alarm, kind):
     client = make_client(timeout=PATIENT)
     client.hit("api")
-    played.script = lambda connection, message: None
+    played.script = lambda connection, message: signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
     for call in (client.acquire, client.hit, client.peek, client.charge):
-        raised = alarm(kind, 0.02)
+        raised = alarm(kind, PATIENT)
         with pytest.raises(kind) as caught:
             call("api", {"user": "u1"})
         assert [caught.value] == raised
@@ -105,9 +105,9 @@ def test_exceptions_at_random_times_pass_and_leave_no_lease(daemon, make_client,
 
 
 def test_an_exception_of_another_thread_passes(played, make_client):
-    client, got = make_client(timeout=PATIENT), []
+    client, got, raised = make_client(timeout=PATIENT), [], threading.Event()
     client.hit("api")
-    played.script = lambda connection, message: (time.sleep(0.2), [1, message[1], *ALLOW])[1]
+    played.script = lambda connection, message: (raised.wait(PATIENT), [1, message[1], *ALLOW])[1]
 
     def work():
         try:
@@ -117,8 +117,9 @@ def test_an_exception_of_another_thread_passes(played, make_client):
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: len(played.of(3)) == 2)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeoutError))
+    raised.set()
     thread.join()
     assert got == [TimeoutError]
 
@@ -134,18 +135,18 @@ def test_an_exception_in_a_callback_or_logger_passes(played, make_client, alarm)
     def on_refused(environ, decision):
         time.sleep(PATIENT)
 
-    alarm(SoftLimit, 0.02)
     with pytest.raises(SoftLimit):
+        alarm(SoftLimit, 0.02)
         tidegate.Client("/nowhere", logger=Slow("slow")).hit("api")
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/"}
     played.script = lambda connection, message: [1, message[1], 4, "bots"]
     for options in ({"user": user}, {"on_refused": on_refused}):
-        alarm(SoftLimit, 0.02)
         with pytest.raises(SoftLimit):
+            alarm(SoftLimit, 0.02)
             tidegate.wsgi.Middleware(None, make_client(), **options)(environ, None)
     limited = make_client().limited("api", lambda: time.sleep(PATIENT))(lambda: None)
-    alarm(SoftLimit, 0.02)
     with pytest.raises(SoftLimit):
+        alarm(SoftLimit, 0.02)
         limited()
 
 

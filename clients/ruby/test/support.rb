@@ -38,7 +38,7 @@ module Support
   end
 
   # Waits for a condition; false if it does not hold in time.
-  def self.eventually(seconds = 10)
+  def self.eventually(seconds = 60)
     deadline = now + seconds
     until (value = yield)
       return false if now > deadline

@@ -38,14 +38,20 @@ class TestBreaker < Support::Case
 
   # Twenty concurrent calls that fail count once.
   def test_failures_that_overlap_count_once
-    played.script = ->(_, _) {}
-    client = make_client(timeout: 0.5)
+    client.tap { played }
+    malformed = Support.frame("\xC1".b)
     2.times do
-      assert_equal ["timeout"], Array.new(20) { Thread.new { hits(client).first } }.map(&:value).map(&:reason).uniq
+      asked, ended = Queue.new, Queue.new
+      played.script = ->(_, _) { (asked << true) && ended.pop }
+      threads = Array.new(20) { Thread.new { hits(client).first.reason } }
+      20.times { asked.pop } # all have begun before the first fails
+      20.times { ended << malformed }
+      assert_equal ["protocol"], threads.map(&:value).uniq
       refute client.stats[:breaker_open]
     end
+    played.script = ->(_, _) { malformed }
     long_pause(client)
-    assert_equal %w[timeout breaker], reasons(hits(client, 2))
+    assert_equal %w[protocol breaker], reasons(hits(client, 2))
     assert client.stats[:breaker_open]
   end
 
@@ -90,20 +96,20 @@ class TestBreaker < Support::Case
     assert Process.wait2(pid).last.success?
   end
 
-  # Tasks that compute for 0.2 to 1.25 deadlines each share one thread with the calls.
+  # Tasks that compute for 0.2 to 0.75 deadlines each share one thread with the calls.
   def test_a_late_event_loop_gets_its_replies
     skip "async is missing: fibers are not tested" unless system(RbConfig.ruby, "-e", "require 'async'", err: File::NULL)
     real(1.0)
     program = <<~RUBY
       require "async"
       require "tidegate"
-      client = Tidegate::Client.new(socket: ARGV[0], timeout: 0.06)
+      client = Tidegate::Client.new(socket: ARGV[0], timeout: 0.3)
       reasons = []
       Async do |task|
-        60.times.map do |i|
+        12.times.map do |i|
           task.async do
             reasons << client.hit("api", { user: "u\#{i}" }).reason
-            till = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.012 + (i % 22) * 0.003
+            till = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.06 + i * 0.015
             nil until Process.clock_gettime(Process::CLOCK_MONOTONIC) > till
           end
         end.each(&:wait)
@@ -111,7 +117,7 @@ class TestBreaker < Support::Case
       print reasons.compact.size, " of ", reasons.size
     RUBY
     out, = Open3.capture2e(RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program, daemon.socket)
-    assert_match(/\A[01] of 60\z/, out)
+    assert_match(/\A[01] of 12\z/, out)
   end
 
   # -- connections ---------------------------------------------------------------------------------------------------
@@ -132,15 +138,15 @@ class TestBreaker < Support::Case
   end
 
   def test_idle_connections_are_closed_down_to_two
-    constant(:IDLE_SECONDS, 1.0)
     burst(client, 12)
     assert_equal 12, client.stats[:connections]
     hits(client, 20)
     assert_equal 12, client.stats[:connections] # not idle for long
-    sleep(1.2)
+    constant(:IDLE_SECONDS, 0.2)
+    sleep(0.3)
     hits(client, 20)
     assert_equal 2, client.stats[:connections]
-    sleep(1.2)
+    sleep(0.3)
     hits(client, 5)
     assert_equal [2, {}], client.stats.values_at(:connections, :missed)
   end

@@ -117,7 +117,7 @@ class TestInterrupts < Support::Case
       end.count(false)
       assert_equal 0, lost
       client.hit("api") # carries the reports
-      assert(Support.eventually(5) { daemon.status["leases"]["held"].zero? }, -> { daemon.status["leases"].inspect })
+      assert(Support.eventually { daemon.status["leases"]["held"].zero? }, -> { daemon.status["leases"].inspect })
       assert_operator client.stats[:connections], :<=, 3
       assert_equal [{}, false], client.stats.values_at(:missed, :breaker_open)
     end

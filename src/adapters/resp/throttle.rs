@@ -152,7 +152,9 @@ mod tests {
             let millis = units / (u128::try_from(count).unwrap() * 1_000_000);
             i64::try_from(millis.div_ceil(1_000)).unwrap()
         };
-        let retry = if is_limited && u128::from(cost) <= burst { seconds(new - now - tolerance) } else { -1 };
+        // Decisions round up to microseconds first.
+        let wait = || (new - now - tolerance).next_multiple_of(u128::try_from(count).unwrap() * 1_000);
+        let retry = if is_limited && u128::from(cost) <= burst { seconds(wait()) } else { -1 };
         let remaining = i64::try_from((tolerance - ahead) / interval).unwrap();
         [is_limited.into(), max_burst + 1, remaining, retry, seconds(ahead)]
     }

@@ -12,7 +12,7 @@ const USERS: u64 = 12_000;
 
 /// A stored state in which `u` has two tokens left.
 fn kept() -> Plan {
-    let daemon = plan().start();
+    let daemon = plan().writes_state_every(15).start();
     let mut wire = daemon.greeted();
     assert_eq!(wire.allowed("u", 3), 3);
     for first in (0..USERS).step_by(100) {
@@ -20,7 +20,10 @@ fn kept() -> Plan {
         wire.send_bytes(&hits);
         (0..100).for_each(|_| assert_eq!(verdict_of(&wire.hear().unwrap()), 0));
     }
-    let plan = daemon.stopped().writes_state_every(15);
+    // A slow machine does not write all of it at exit.
+    let written = writes(&daemon);
+    wait_until("all of it is written", || writes(&daemon) > written + 1.0);
+    let plan = daemon.stopped();
     assert!(fs::metadata(state(&plan).join("tables")).unwrap().len() > 3 * 64 * 1_024, "several pieces");
     plan
 }

@@ -45,7 +45,9 @@ async fn closes_on_oversized_replies_within_memory_bound() {
         let result = link.send(one(&link).id, &command(&echo(), &[], &["x"])).await;
         until(name, || is_down_for(&link, FailureClass::Protocol)).await;
         if let Err(error) = result {
-            assert_eq!((error.class, error.may_have_run), (FailureClass::Protocol, true), "{name}: {error}");
+            // The deadline may pass first on a busy machine.
+            let is_expected = matches!(error.class, FailureClass::Protocol | FailureClass::Timeout);
+            assert!(is_expected && error.may_have_run, "{name}: {error}");
         } else {
             assert_eq!(*name, "more replies than questions");
         }

@@ -1,6 +1,8 @@
 //! Tests hosts that exit, and hosts with the same identity.
 
-use super::hosts::{CUT_OFF, LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
+use super::hosts::{
+    CUT_OFF, LINKED, ask_all, await_one_more, count_log, hosts, lost_replies, passed, plan, rules,
+};
 use crate::prelude::*;
 
 /// Burst of a rate too slow to refill during a test.
@@ -22,7 +24,15 @@ pub(crate) fn left(redis: &Redis) -> i64 {
 fn restarted_host_grants_a_spent_caller_nothing() {
     let redis = Redis::start(&[]);
     let mut host = hosts(1, &redis.url(), &rules("10/day", 10, "wait: 50ms")).remove(0);
-    assert_eq!(host.greeted().allowed("u1", 12), 10);
+    let mut spent = 0;
+    wait_until("the budget is spent", || {
+        let passed = host.greeted().allowed("u1", 12);
+        spent += passed;
+        passed == 0 && left(&redis) == 0
+    });
+    // On a busy machine a reply may be lost with what it granted.
+    let lost = lost_replies(std::slice::from_ref(&host)) as u64;
+    assert!(spent <= 10 && spent + lost >= 10, "{spent} passed, {lost} replies were lost");
     for restart in 0..3 {
         host = host.stopped().start();
         assert_eq!(host.greeted().allowed("u1", 12), 0, "after restart {restart}");

@@ -124,12 +124,13 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
     await_no_line(&hosts[0], "blocked   api");
     hosts.iter().for_each(|host| assert_eq!(verdict(host, "ann@example.org"), ALLOW));
     // The same for a shared budget.
-    hosts[0].run("block shared tenant=t1 --for 2s --fleet");
+    hosts[0].run("block shared tenant=t1 --for 1h --fleet");
     let blocked = |tenant: &str| {
         let asked = json!([3, 9, "api", [["tenant", tenant]]]);
         verdict_of(&hosts[0].greeted().ask(&asked)) == LIMIT
     };
     assert!(blocked("t1") && !blocked("t2"));
+    hosts[0].run("block shared tenant=t1 --for 1s --fleet");
     wait_until("it ends by itself", || !blocked("t1"));
     has(&hosts[0].fail("block per-user ip=x --for 5m --fleet", 1), &["its key is made of `user`"]);
 }
@@ -198,8 +199,9 @@ fn document_full_of_blocks_takes_a_switch_and_frees_by_digest() {
             &format!(r#"{{"rule":"{name}","key":[["user","u{user}"]],"for_s":3600,"fleet":true}}"#),
         )
     };
-    let full = (0..1_000).map(block).find(|answer| answer.status != 200).expect("a limit");
-    assert!(full.error().contains("limit of 48 KiB"), "{}", full.error());
+    // On a busy machine Redis may not answer in time.
+    let is_full = |answer: &Answer| answer.status != 200 && answer.error().contains("limit of 48 KiB");
+    (0..1_000).map(block).find(is_full).expect("a limit");
     // A poll amid the blocks may have counted a part of them.
     wait_until("a poll counts all blocks", || {
         (0.98..=1.0).contains(&metric(&host, "tidegate_fleet_blocks_ratio"))

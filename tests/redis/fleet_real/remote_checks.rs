@@ -217,8 +217,12 @@ fn refund_returns_to_all_hosts_once() {
             let id = spent.len() as u64;
             let hit = json!([3, 1, "api", [["user", "u1"]], 1, null, {"idem": format!("i{id}")}]);
             (verdict_of(&wires[0].ask(&hit)) == ALLOW).then(|| spent.push(id));
-            spent.len() == 3
+            spent.len() == 3 || lost_replies(&hosts) > 0
         });
+        if spent.len() < 3 {
+            // On a busy machine Redis may stand still for 250 ms. The token of a reply that was lost stays charged.
+            continue;
+        }
         assert_eq!(verdict_of(&wires[1].ask(&hit(1, "u1"))), LIMIT, "{mode}");
         sleep(Duration::from_millis(pause));
         let refund = json!([5, 7, "api", [["user", "u1"]], -1, {"of": "i1"}]);
@@ -228,7 +232,6 @@ fn refund_returns_to_all_hosts_once() {
             verdict_of(&wires[1].ask(&hit(8, "u1"))) == ALLOW || lost_replies(&hosts) > 0
         });
         if lost_replies(&hosts) > 0 {
-            // On a busy machine Redis may stand still for 250 ms. The token of a reply that was lost stays charged.
             continue;
         }
         sleep(Duration::from_millis(300));
@@ -243,21 +246,21 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
     wait_until("a command is answered", || verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW);
+    let late = || metric(&host, "tidegate_fleet_asked_total{outcome=\"late\"}");
+    let (before, began) = (late(), read_boot_nanos());
     redis.signal(Signal::STOP);
     for id in 0..60 {
         assert_eq!(verdict_of(&wire.ask(&hit(id, "u1"))), LIMIT);
     }
+    let (late, took) = (late() - before, (read_boot_nanos() - began) as f64 / 1e9);
     redis.signal(Signal::CONT);
     wait_until("commands are tried again", || {
         sleep(Duration::from_millis(5));
         verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW
     });
-    let late = eventually("requests have waited in vain", || {
-        let late = metric(&host, "tidegate_fleet_asked_total{outcome=\"late\"}");
-        (late >= 5.0).then_some(late)
-    });
-    // A slow machine has time for some probes: the pauses between them double.
-    assert!(late <= 10.0, "{late} of 60 waited");
+    // On a slow machine fewer wait for 0.1 s together, or there is time for probes: the pauses between them double from 0.1 s.
+    assert!(late >= 5.0 || late >= 1.0 && took >= 0.1, "{late} of 60 waited within {took} s");
+    assert!(late <= 6.0 + (1.0 + took / 0.1).log2(), "{late} of 60 waited within {took} s");
     // On a busy machine Redis may be stopped for the 250 ms after which the connection is closed.
     let is_closed = lost_replies(std::slice::from_ref(&host)) > 0;
     assert!(is_closed || count_log(&host, CUT_OFF) == 0, "the commands were stopped, not the link");
