@@ -289,7 +289,8 @@ pub(in crate::cli) fn here(key: &FleetKeyStatus) -> Vec<String> {
                     age(redis.age_s),
                 ),
                 None if key.in_touch => "has not replied about it since the outage".to_owned(),
-                None => "has no report of it: this host uses less than its part".to_owned(),
+                None => "has no report of it: this host used less than its part, or Redis did not answer"
+                    .to_owned(),
             };
             let owed = count(*owed);
             vec![

@@ -29,7 +29,7 @@ pub(super) struct SwitchArgs {
     #[arg(long)]
     all: bool,
     /// Go back to the mode in the files
-    #[arg(long)]
+    #[arg(long, conflicts_with = "lasts")]
     clear: bool,
     /// On all hosts that share the Redis of the settings
     #[arg(long)]

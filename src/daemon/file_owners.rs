@@ -1,5 +1,5 @@
 //! Finds files that steer the daemon and that users besides root and the daemon's own may change: the state directory,
-//! the settings, the rules, the secrets, and the directories of the sockets.
+//! the settings, the rules, the secrets, and the directories of the sockets; and secrets that every user may read.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::settings::Settings;
 
-/// A file or directory that another user may change.
+/// A file or directory that another user may change, or a secret that every user may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForeignWriter {
     pub(crate) path: PathBuf,
@@ -64,8 +64,10 @@ pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<
     let secret = redis.and_then(|redis| redis.fleet_secret_file.as_deref());
     let tokens = settings.adapters.iter().filter(|(_, endpoint)| endpoint.listen.is_some());
     let tokens = tokens.map(|(_, endpoint)| &*endpoint.token_file);
-    let named = file.into_iter().chain(password).chain(secret).chain(tokens);
+    let passwords: Vec<&Path> = password.into_iter().chain(tokens).collect();
+    let named = file.into_iter().chain(secret).chain(passwords.iter().copied());
     let mut foreign: Vec<_> = named.filter_map(|path| changeable(path, 0o002, is_trusted, OWN)).collect();
+    foreign.extend(passwords.iter().filter_map(|path| readable(path)));
     // Rules may belong to the user that deploys them, and be writable by the group of their authors.
     let directory = if settings.rules.is_dir() { Some(&*settings.rules) } else { settings.rules.parent() };
     let deployer = directory.and_then(|directory| directory.metadata().ok()).map(|found| found.uid());
@@ -109,6 +111,13 @@ fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &s
         return None;
     }
     Some(foreign(path, &found, format!("{whose} may change it"), help.to_owned()))
+}
+
+/// Returns a password or token that every user may read. The fleet secret is checked where it is read.
+fn readable(path: &Path) -> Option<ForeignWriter> {
+    let found = path.metadata().ok().filter(|found| found.mode() & 0o004 != 0)?;
+    let help = format!("chmod 0600 {}", path.display());
+    Some(foreign(path, &found, "every user may read it".to_owned(), help))
 }
 
 fn foreign(path: &Path, found: &Metadata, message: String, help: String) -> ForeignWriter {

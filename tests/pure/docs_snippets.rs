@@ -79,18 +79,23 @@ fn finds_snippets() {
 #[test]
 fn docs_show_printed_explanation() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/testing-rules.md")).unwrap();
-    let shown = page.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let page = pages()["docs/testing-rules.md"].clone() + &pages()["docs/rules.md"];
+    let shown = page.match_indices("```console\n").map(|(at, fence)| (at, &page[at + fence.len()..]));
     let mut compared = 0;
-    for (command, output) in shown.filter_map(|block| block.split_once('\n')) {
+    for (at, (command, output)) in shown.filter_map(|(at, block)| Some((at, block.split_once('\n')?))) {
+        let output = output.split("```").next().unwrap();
         // Truncated output, or output for other rules, is left to other tests.
         let whole = output.strip_suffix("…\n");
         let Some(arguments) = command.strip_prefix("$ tidegate ").filter(|line| !line.contains("stricter"))
         else {
             continue;
         };
+        // `api.yaml` has the rules above.
+        let above = snippets(&page[..at]).pop().map(|snippet| snippet.text).unwrap_or_default();
+        let above = folder(&[("api.yaml", above)]);
+        let directory = if arguments.ends_with(" api.yaml") { above.path() } else { root };
         let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        let printed = program.args(arguments.split(' ')).current_dir(root).output().unwrap().stdout;
+        let printed = program.args(arguments.split(' ')).current_dir(directory).output().unwrap().stdout;
         let printed = String::from_utf8(printed).unwrap();
         match whole {
             Some(start) => assert!(printed.starts_with(start), "{printed}"),
@@ -98,7 +103,7 @@ fn docs_show_printed_explanation() {
         }
         compared += 1;
     }
-    assert_eq!(compared, 3);
+    assert_eq!(compared, 5);
 }
 
 /// `tidegate test` in a directory: standard output, and everything.

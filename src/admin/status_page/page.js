@@ -24,7 +24,7 @@
     if (node.textContent !== words) node.textContent = words;
   };
   const fail = (why) => {
-    say(silence, `✖ ${why} What stands below is ${Math.round((Date.now() - heard) / 1000)} s old.`);
+    say(silence, `✖ ${why} The page below is ${Math.round((Date.now() - heard) / 1000)} s old.`);
     silence.hidden = false;
     page.classList.add("old");
     document.title = "✖ no answer – tidegate";
@@ -50,7 +50,7 @@
         fail(told.getElementById("why")?.textContent ?? "This is no longer a tidegate.");
       }
     } catch {
-      fail("Nobody answers here any more: has the daemon, or tidegate dashboard, ended?");
+      fail("No answer any more: has the daemon, or tidegate dashboard, ended?");
     }
     busy = false;
     if (!document.hidden) timer = setTimeout(look, PERIOD);

@@ -67,7 +67,7 @@ pub(super) fn state(settings: &Settings, of_daemon: Option<&User>, is_seen: bool
     found.chain(foreign.into_iter().map(|foreign| of_foreign(STATE, foreign))).chain(left(path)).collect()
 }
 
-/// Checks that no user besides root and the daemon's may change the settings, the rules and the secrets.
+/// Checks that no user besides root and the daemon's may change the settings, the rules and the secrets, or read these.
 pub(super) fn owners(file: Option<&Path>, settings: &Settings, of_daemon: Option<&User>) -> Vec<Finding> {
     let foreign = file_owners::of_settings(file, settings, of_daemon.map(|user| user.uid));
     foreign.into_iter().map(|foreign| of_foreign("files", foreign)).collect()
@@ -147,8 +147,7 @@ fn directory(path: &Path, memory_max_bytes: u64, of_daemon: Option<&User>) -> Fi
 
 pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // The text of the problem ends with its help, which is printed separately here.
-    let position = &problem.position;
-    let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
+    let message = format!("{}: {}", problem.position, problem.message);
     let finding = if problem.is_error() { Finding::wrong } else { Finding::warning };
     finding(what, message, problem.help.clone())
 }

@@ -127,9 +127,9 @@ impl SyncLoop {
         let expired = self.member.sync.counts.expired;
         match (self.member.has_budgets(), is_all_confirmed) {
             (false, _) => {}
-            (true, true) => info!(lapsed = expired, "borrowed tokens were returned"),
+            (true, true) => info!(expired, "borrowed tokens were returned"),
             (true, false) => {
-                info!(lapsed = expired, "Redis did not answer at the end: borrowed tokens expire there");
+                info!(expired, "Redis did not answer at the end: borrowed tokens expire there");
             }
         }
     }

@@ -240,11 +240,14 @@ fn doctor_reports_redis_faults_with_help() {
 
     redis.order("CONFIG SET maxmemory-policy allkeys-lru");
     redis.order("ACL SETUSER tidegate -zadd");
-    fs::set_permissions(daemon.plan.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    for file in ["secret", "password"] {
+        fs::set_permissions(daemon.plan.path(file), fs::Permissions::from_mode(0o644)).unwrap();
+    }
     let output = doctor();
+    finds(&output, "look ", "files", &["password: every user may read it", "chmod 0600"]);
     finds(&output, "look ", "redis memory", &["allkeys-lru", "noeviction"]);
     finds(&output, "WRONG", "redis", &["ZADD", "redis-acl.conf"]);
-    finds(&output, "look ", "fleet secret", &["0644", "chmod 0600"]);
+    finds(&output, "look ", "fleet secret", &["secret: the fleet secret has mode 0644", "chmod 0600"]);
     assert_eq!(output.status.code(), Some(1));
 
     redis.order("ACL SETUSER tidegate +zadd -info -evalsha");

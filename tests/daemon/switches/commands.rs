@@ -65,7 +65,7 @@ fn rejects_impossible_switches_with_help() {
         ("switch --for 5m", 2, "write `switch RULE MODE`"),
         ("switch per-user shadow --for 0s", 2, "write a number above 0"),
         ("switch per-user shadow --for 2y", 2, "--for takes at most 366 days"),
-        ("switch per-user --clear --for 5m", 1, "`clear` holds for good"),
+        ("switch per-user --clear --for 5m", 2, "cannot be used with '--for <TIME>'"),
         (
             "block per-user ip=x --for 5m",
             1,
