@@ -93,6 +93,14 @@ impl Ring {
         slot(&head, back, counts.len()).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
+    /// The counts of the newest `buckets` buckets, the oldest of them first.
+    #[inline]
+    pub(super) fn oldest_first(&self, buckets: usize) -> impl Iterator<Item = u32> {
+        let (head, counts) = self.head_and_counts();
+        let (newer, older) = counts.split_at_checked(newest(&head) + 1).unwrap_or_default();
+        older.iter().chain(newer).copied().skip(counts.len().saturating_sub(buckets))
+    }
+
     /// Advances by `passed` buckets and drops as many of the oldest. A new newest bucket begins at `now`.
     pub(super) fn advance(&mut self, passed: usize, now: Timestamp, len: u8) {
         if passed > 0 || self.total() == 0 {

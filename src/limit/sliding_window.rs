@@ -274,13 +274,13 @@ impl WindowView<'_> {
     /// most B steps, and the position in it by solving the share for the time.
     fn wait(&self, quota: &SlidingWindowQuota, most: u64) -> Micros {
         let (mut later_by, mut whole, mut oldest) = (0, self.whole, u64::from(self.oldest));
-        for next in (0..self.whole_buckets).rev() {
-            if whole <= most {
-                break;
-            }
-            (later_by, oldest) = (later_by + quota.window_nanos, u64::from(self.ring.count(next)));
-            whole -= oldest;
-        }
+        // Many steps for a key that has not counted for a window yet: over the buckets before its first request.
+        let _end = self.ring.oldest_first(self.whole_buckets).try_for_each(|next| {
+            (whole > most).then(|| {
+                (later_by, oldest) = (later_by + quota.window_nanos, u64::from(next));
+                whole -= oldest;
+            })
+        });
         // ⌊oldest · left ÷ W⌋ ≤ room  ⇔  oldest · left < (room + 1) · W  ⇔  elapsed > W · (oldest − room − 1) ÷ oldest
         let room = most.saturating_sub(whole);
         let elapsed = match oldest.checked_sub(room.saturating_add(1)) {
