@@ -171,6 +171,7 @@ impl HostMember {
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
                 self.sync.clock.record_reply(answer.now_us, now.at);
+                self.sync.record_versions(payment, &answer.results);
                 self.remote_checks.answered(payment, &answer, now);
             }
             (ScriptCommand::Version(command), ScriptReply::Version(version)) => {

@@ -34,6 +34,8 @@ pub struct PaymentResult {
     pub level: i64,
     /// How long this cost has to wait; a check pays only if none of its costs waits.
     pub wait: CostCover,
+    /// The version of the quota in force.
+    pub version: u64,
     /// The window's part of the reply; `None` for a bucket.
     pub window: Option<WindowReply>,
 }
@@ -98,7 +100,8 @@ impl PaymentResult {
             0 => CostCover::No,
             us => u64::try_from(us).map_or(CostCover::Never, CostCover::Until),
         };
-        PaymentResult { level, wait, window: is_window.then(|| WindowReply::read(from)) }
+        let version = from.amount(EXACT_MAX);
+        PaymentResult { level, wait, version, window: is_window.then(|| WindowReply::read(from)) }
     }
 }
 

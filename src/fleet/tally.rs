@@ -80,6 +80,10 @@ impl Tallies {
         is_false
     }
 
+    pub(super) fn record_version(&mut self, rule: u64, version: u64) {
+        self.0.entry(rule).or_default().tally.version = version;
+    }
+
     pub(super) fn record_permits(&mut self, rule: u64, now: Timestamp) {
         let entry = self.0.entry(rule).or_default();
         entry.tally.cells += 1;

@@ -212,6 +212,19 @@ fn request_of_more_keys_than_a_command_takes_waits_for_all() {
 }
 
 #[test]
+fn check_shows_newer_numbers_of_another_host() {
+    let mut pair = Pair::new(10, 1);
+    pair.ask(0, 0);
+    let mut newer = pair.host().out[0].clone();
+    let ScriptCommand::Exact(payment) = &mut newer else { panic!("a payment") };
+    payment.checks[0].costs[0].cell_quota.version = 7;
+    pair.store.execute(&newer, pair.world.store_us);
+    pair.answer_all(0);
+    let host = pair.host();
+    assert!(host.member.counters(host.now(1_000).at).values().any(|counters| counters.version == 7));
+}
+
+#[test]
 fn first_requests_of_one_key_are_all_checked() {
     let mut pair = Pair::new(1_000, 1);
     (0..300).for_each(|_| pair.ask(0, 0));

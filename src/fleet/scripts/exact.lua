@@ -2,8 +2,8 @@
 --
 -- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the costs of the cells; a byte for each check, the
 -- number of its costs.
--- Reply: birth, now; for each cell level and wait (0: enough tokens; -1: never); for each window also the microseconds until
--- its next increase, and its status. The costs of a check are charged if all their waits are 0.
+-- Reply: birth, now; for each cell level, wait (0: enough tokens; -1: never) and version; for each window also the
+-- microseconds until its next increase, and its status. The costs of a check are charged if all their waits are 0.
 local COST = '<i8I4I4i8i8i8'
 local COST_BYTES = 40
 -- The fields of a window, as in a sync.
@@ -11,8 +11,8 @@ local WINDOW_COST = '<i8i8i8i8'
 local WINDOW_COST_BYTES = 32
 -- The wait for a request of another window than the current one: the host retries immediately, with the current one.
 local AT_ONCE = 1
--- The place of the level among the numbers that `cell_at` returns.
-local LEVEL = 5
+-- The places of two of the numbers that `cell_at` returns.
+local VERSION, LEVEL = 1, 5
 
 -- Returns the microseconds until a level reaches `cost`. `ahead`: how far the time of the cell is ahead of the clock.
 local function wait_us(num, den, burst, level, rem, cost, ahead)
@@ -73,10 +73,11 @@ for check = 1, #counts do
         if is_paid then spend(c, cost_of[i], c.at) end
         level, again = f.is_its and level_of(c) or 0, more(c, now)
       end
-      reply[i + 1] = pack('<i8i8i8I1', level, waits[i], again, c and stands(c, f.is_its) or OTHER_WINDOW)
+      reply[i + 1] = pack('<i8i8i8i8I1', level, waits[i], c and c.version or 0, again,
+        c and stands(c, f.is_its) or OTHER_WINDOW)
     else
       if is_paid then f[LEVEL] = f[LEVEL] - cost_of[i] end
-      reply[i + 1] = pack('<i8i8', f[LEVEL], waits[i])
+      reply[i + 1] = pack('<i8i8i8', f[LEVEL], waits[i], f[VERSION])
     end
   end
   first = last + 1

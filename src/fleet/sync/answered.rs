@@ -3,8 +3,9 @@
 use super::{CellReply, Now, Sync, SyncBatch, Timestamp};
 use crate::engine::ShareReply;
 use crate::fleet::cell::TOKEN;
+use crate::fleet::command::Payment;
 use crate::fleet::key_sync::EVERY;
-use crate::fleet::reply::CommandReply;
+use crate::fleet::reply::{CommandReply, PaymentResult};
 use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
@@ -58,6 +59,16 @@ impl Sync {
                 u64::from(self.engine.apply_share_reply(&entry.key, budget, &settled, now));
             let at = entry.after(budget, now.at);
             self.key_table.schedule(*number, at);
+        }
+    }
+
+    /// Records the versions in the reply to remote checks.
+    pub(in crate::fleet) fn record_versions(&mut self, payment: &Payment, results: &[PaymentResult]) {
+        let needs = payment.checks.iter().flat_map(|check| &check.needs);
+        for (need, paid) in needs.zip(results) {
+            if let Some(budget) = self.budgets.get(&need.key.budget()) {
+                self.tallies.record_version(budget.rule_number, paid.version);
+            }
         }
     }
 
