@@ -5,6 +5,7 @@ use crate::engine::ShareReply;
 use crate::fleet::cell::TOKEN;
 use crate::fleet::key_sync::EVERY;
 use crate::fleet::reply::CommandReply;
+use crate::fleet::rng::drawn;
 use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ impl Sync {
 
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
-        self.host = self.rng.bytes();
+        self.host = drawn();
     }
 }
 
