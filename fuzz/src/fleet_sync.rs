@@ -127,7 +127,6 @@ impl Host {
         if let Some(shortfalls) = self.judge(what, None, self.waiting.len() < WAITING_MAX) {
             self.wait(shortfalls, what, false);
         }
-        let _ = self.member.sync.shares(self.now).count();
     }
 
     fn judge(

@@ -274,7 +274,9 @@ impl Engine {
             return Some(share.peek_report(now.at));
         }
         self.change_existing_share(key, budget, now, |share| {
-            share.note_outages(&budget.quota, now.at);
+            if let Some(fleet_status) = budget.quota.fleet_status() {
+                share.note_outages(&budget.quota, fleet_status, now.at);
+            }
             share.peek_report(now.at)
         })
     }

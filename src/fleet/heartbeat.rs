@@ -71,16 +71,12 @@ impl Heartbeat {
         let hosts = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
         let is_name_taken = from.byte() != 0;
-        let pools = self.pools.iter().map(|_| FleetPoolLoad::read(from)).collect();
-        HeartbeatReply { hosts, alike, is_name_taken, pools }
-    }
-}
-
-impl FleetPoolLoad {
-    fn read(from: &mut ReplyReader<'_>) -> FleetPoolLoad {
-        let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
-        let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
-        FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, is_overtaken, may_lack }
+        let pools = self.pools.iter().map(|_| {
+            let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
+            let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
+            FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, is_overtaken, may_lack }
+        });
+        HeartbeatReply { hosts, alike, is_name_taken, pools: pools.collect() }
     }
 }
 

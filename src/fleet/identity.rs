@@ -46,13 +46,9 @@ impl Identity {
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(BYTES);
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&self.host);
-        bytes.extend_from_slice(&self.machine);
-        bytes.extend_from_slice(&self.starts.to_le_bytes());
-        bytes.extend_from_slice(&self.hosts.to_le_bytes());
-        bytes.extend_from_slice(&digest(&self.host, &[&bytes]));
+        let (starts, hosts) = (self.starts.to_le_bytes(), self.hosts.to_le_bytes());
+        let mut bytes = [MAGIC.as_slice(), &self.host, &self.machine, &starts, &hosts].concat();
+        bytes.extend(digest(&self.host, &[&bytes]));
         bytes
     }
 
@@ -101,8 +97,6 @@ fn split(random: [u8; 32]) -> (Host, u64) {
 }
 
 const MAGIC: &[u8; 8] = b"tgfleet1";
-
-const BYTES: usize = 8 + 16 + 16 + 4 + 4 + 16;
 
 const LIFE_BITS: u32 = 20;
 

@@ -76,7 +76,7 @@ impl HostMember {
 
     /// The counters of every rule that was synced or whose version is known, by its number.
     pub fn counters(&self, now: Timestamp) -> HashMap<u64, BudgetCounters> {
-        let synced = self.sync.tallies(now).chain(self.permits.tallies(now));
+        let synced = self.sync.tallies(now).chain(self.permits.tallies.each(now));
         let mut counters: HashMap<u64, BudgetCounters> = synced.collect();
         for (rule, version) in self.sync.versions.all() {
             let counters = counters.entry(rule).or_default();

@@ -15,7 +15,7 @@ use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
 use super::scripts;
-use super::tally::{BudgetCounters, Tallies};
+use super::tally::Tallies;
 use super::wire::{ReplyReader, ScriptWriter};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetConcurrencyLimit, PermitReply, SharedKey};
@@ -106,7 +106,7 @@ pub struct PermitSync {
     rng: Rng,
     /// Requests for a permit of a key whose answer is unknown, until they are ended.
     pub(super) unanswered: Vec<(SharedKey, usize)>,
-    tallies: Tallies,
+    pub(super) tallies: Tallies,
 }
 
 /// The permits of this host of one key.
@@ -217,10 +217,6 @@ impl PermitSync {
 
     pub fn keys(&self) -> usize {
         self.keys.len()
-    }
-
-    pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
-        self.tallies.each(now)
     }
 
     pub fn next(&self) -> Timestamp {

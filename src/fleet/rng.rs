@@ -18,11 +18,6 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub(super) fn bytes(&mut self) -> [u8; 16] {
-        let [low, high] = [self.bits(), self.bits()].map(u128::from);
-        (low | high << 64).to_le_bytes()
-    }
-
     /// A random number below `end`, or 0 if `end` is 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.bits().checked_rem(end).unwrap_or(0)

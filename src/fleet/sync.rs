@@ -14,7 +14,7 @@ use super::tally::{BudgetCounters, Tallies};
 use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetStatus, ShareReport, SharedKey, Shortfall};
+use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,14 +93,6 @@ impl Sync {
 
     pub fn keys(&self) -> usize {
         self.key_table.len()
-    }
-
-    /// The tokens of every synced key on this host.
-    pub fn shares(&self, now: Now) -> impl Iterator<Item = ShareReport> + '_ {
-        self.key_table.numbers().into_iter().filter_map(move |number| {
-            let key = &self.key_table.entry(number).key;
-            self.engine.peek_share(key, self.budgets.get(&key.budget())?, now)
-        })
     }
 
     pub fn round_trip(&self) -> Duration {

@@ -282,7 +282,7 @@ impl ShareQuota {
         self.terms.joined.get().map(|joined| joined.budget)
     }
 
-    fn fleet_status(&self) -> Option<&FleetStatus> {
+    pub fn fleet_status(&self) -> Option<&FleetStatus> {
         self.terms.joined.get().map(|joined| &*joined.fleet_status)
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::plan::{Faults, Outage, Plan, Shape};
+use crate::plan::{Faults, Plan, Shape};
 use crate::world::run;
 
 fn directory() -> PathBuf {
@@ -17,12 +17,10 @@ fn directory() -> PathBuf {
 fn writes_csv_by_tenth_of_a_second() {
     let ms = 24_000;
     let moving = |round_trip_us| Plan { ms, round_trip_us, ..Plan::cell(10, Shape::Moving, 2_000) };
-    let outage = |empty| {
-        let faults = Faults {
-            outages: vec![Outage { from_ms: 8_000, to_ms: 16_000, empty, later_ms: 0 }],
-            ..Faults::default()
-        };
-        Plan { ms, faults, ..Plan::cell(10, Shape::Zipf, 2_000) }
+    let outage = |empty| Plan {
+        ms,
+        faults: Faults::outage(8_000, 16_000, empty),
+        ..Plan::cell(10, Shape::Zipf, 2_000)
     };
     let runs = [
         ("moving_near", moving(500)),

@@ -2,15 +2,15 @@
 
 use tidegate::limit::share::Fallback;
 
-use crate::plan::{Crash, Faults, Outage, Plan, Rollout, Shape, is_short};
+use crate::plan::{Faults, Outage, Plan, Rollout, Shape, is_short};
 use crate::rules::Kind;
+use crate::table::check_bounds;
 use crate::windows;
-use crate::world::run;
+use crate::world::{World, run};
 
 fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
     let from_ms = if is_short() { 8_000 } else { 20_000 };
-    let outages = vec![Outage { from_ms, to_ms: from_ms + seconds * 1_000, empty, later_ms: 0 }];
-    let faults = Faults { outages, ..Faults::default() };
+    let faults = Faults::outage(from_ms, from_ms + seconds * 1_000, empty);
     Plan { ms: 2 * from_ms + seconds * 1_000, faults, ..Plan::cell(hosts, Shape::Even, 2_000) }
 }
 
@@ -30,57 +30,36 @@ fn check_outage(plan: &Plan, excess: f64) {
 
 #[test]
 fn splits_budget_in_outage_and_settles_after_it() {
-    if is_short() {
-        check_outage(&outage(10, 5, true), 1.5);
-        return check_outage(&outage(10, 12, false), 1.5);
-    }
-    for (seconds, empty) in [(5, false), (5, true), (60, false), (60, true)] {
-        check_outage(&outage(10, seconds, empty), 1.5);
-        check_outage(&outage(100, seconds, empty), 1.5);
+    let hosts = if is_short() { 10 } else { 100 };
+    for (seconds, empty) in [(5, true), (12, false)] {
+        check_outage(&outage(hosts, seconds, empty), 1.5);
     }
 }
 
 #[test]
 fn staggered_reconnects_lend_no_token_twice() {
     for (hosts, later_ms) in [(2, 4_500), (3, 2_000)] {
-        let cases: &[(u64, bool)] =
-            if is_short() { &[(10, false)] } else { &[(2, false), (10, false), (10, true)] };
-        for &(seconds, empty) in cases {
-            let mut plan = outage(hosts, seconds, empty);
-            plan.faults.outages[0].later_ms = later_ms;
-            check_outage(&plan, 1.0);
-        }
+        let mut plan = outage(hosts, 10, false);
+        plan.faults.outages[0].later_ms = later_ms;
+        check_outage(&plan, 1.0);
     }
 }
 
 #[test]
 fn lost_replies_admit_no_uncharged_token() {
-    // At these loads each host always has many commands in flight; a host with few enters an outage soon at
-    // this loss rate.
-    let (hosts, loads): (u32, &[u64]) = if is_short() { (10, &[10_000]) } else { (20, &[5_000, 10_000]) };
-    for (credit, load) in
-        [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
+    // At these loads each host always has many commands in flight; a host with few enters an outage soon at this loss rate.
+    for (credit, load) in [(0, 10_000), (100, 10_000), (0, 5_000), (100, 5_000)]
+        .into_iter()
+        .take(if is_short() { 2 } else { 4 })
     {
         let faults = Faults { lost: 300, ..Faults::default() };
-        let ms = if is_short() { 3_000 } else { 20_000 };
-        let cell = Plan::cell(hosts, Shape::Even, load);
-        let plan = Plan { credit, tenants: 16, ms, faults, ..cell }.audited();
+        let plan = Plan { credit, tenants: 16, ms: 3_000, faults, ..Plan::cell(10, Shape::Even, load) };
         let world = run(&plan);
         let seen = world.measure.seen();
-        let audit = world.audit.as_ref().unwrap();
-        audit.check(seen.admitted);
-        let (held, owed) = audit.in_hand();
         let unanswered: u64 = world.counts().iter().map(|counts| counts.unanswered).sum();
         assert!(unanswered > 100, "{unanswered}: {plan:#?}");
         assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");
-        // A grant whose reply is lost or late expires.
-        let lapsed = audit.lapsed + (audit.granted - audit.received);
-        let charged = audit.granted - audit.back - lapsed - held + audit.paid + owed;
-        let seconds = ms as f64 / 1_000.0;
-        let leaks = plan.leak() * f64::from(plan.rate * plan.tenants) * seconds;
-        let most = if credit == 0 { 0.0 } else { leaks };
-        let untold = seen.admitted.saturating_sub(charged);
-        assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit:?} {plan:#?}");
+        check_bounds(&plan, &seen);
         // A lost reply costs its grant and the time until its timeout.
         assert!(seen.used >= 0.5, "{seen:?}: {plan:#?}");
     }
@@ -90,65 +69,63 @@ fn lost_replies_admit_no_uncharged_token() {
 #[test]
 fn tokens_of_a_crashed_host_stay_spent() {
     for kind in [Kind::Bucket, Kind::Fixed, Kind::Sliding, Kind::Calendar] {
-        let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
-        let faults = Faults { crashes, ..Faults::default() };
         // 150 requests a second use all of it while the other host runs alone, long after the hold expired.
         let cell = Plan::cell(2, Shape::Even, 150 * 86_400);
         let when_down = Fallback::Refuse;
-        let base = Plan { ms: 20_000, period_s: 86_400, credit: 0, when_down, ..cell };
-        let plan = Plan { kind, faults, ..base }.audited();
-        let world = run(&plan);
-        let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
-        audit.check(seen.admitted);
-        let (held, _) = audit.crashed;
-        assert!(held > 0, "it held nothing: {audit:?}");
-        let gone = seen.admitted + held + audit.lapsed + audit.in_hand().0;
-        assert_eq!(gone, u64::from(plan.burst), "each token is spent, or lapsed: {audit:?} {plan:#?}");
+        let plan = Plan { kind, ms: 20_000, period_s: 86_400, credit: 0, when_down, ..cell };
+        let mut world = World::started(&plan);
+        world.advance(plan.begins_us() / 1_000 + 3_000, World::serve);
+        let us = world.us;
+        let held = world.host(0).held(us);
+        world.crash(0);
+        world.advance(17_000, World::serve);
+        let (admitted, left) = (world.measure.seen().admitted, u64::from(plan.burst) - held);
+        assert!(
+            held > 0 && (left * 19 / 20..=left).contains(&admitted),
+            "{held} held, {admitted}: {plan:#?}"
+        );
     }
 }
 
+/// Runs a plan and returns the most admitted at once beyond the rate of a bucket, or in any window.
+fn most_admitted(plan: &Plan) -> (World, u64) {
+    let world = run(plan);
+    let most = match plan.kind {
+        Kind::Bucket => u64::from(plan.burst) + world.measure.seen().excess.ceil() as u64,
+        _ => windows::seen(&world, plan).0,
+    };
+    (world, most)
+}
+
+/// Hosts know what they had of a window; the key of a bucket starts empty.
 #[test]
 fn flushed_redis_grants_no_token_twice() {
-    let (fleets, load): (&[u32], u64) = if is_short() { (&[10], 4_000) } else { (&[10, 100], 10_000) };
-    for &hosts in fleets {
-        let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };
-        let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, load) };
-        let seen = run(&plan).measure.seen();
-        assert!(seen.excess <= 0.2 * f64::from(plan.burst), "{seen:?}: {plan:#?}");
+    for (kind, most) in [(Kind::Bucket, 1_200), (Kind::Fixed, 1_000), (Kind::Sliding, 1_000)] {
+        let faults = Faults { flushes_ms: vec![4_000, 13_000], ..Faults::default() };
+        let (period_s, credit) = if kind == Kind::Bucket { (1, 100) } else { (5, 0) };
+        let when_down = Fallback::Refuse;
+        let cell = Plan::cell(10, Shape::Even, 5_000);
+        let plan = Plan { kind, period_s, credit, ms: 25_000, faults, when_down, ..cell };
+        let (world, admitted) = most_admitted(&plan);
+        assert!(admitted <= most, "{admitted}, {kind:?}");
+        // It never refuses for longer than a window and its oldest sub-bucket.
+        assert!(world.measure.admitted[20_000..].iter().sum::<u32>() > 0, "{kind:?}: something passes again");
     }
 }
 
-const HOSTS: u32 = 4;
-const FROM_MS: u64 = 3_000;
-const APART_MS: u64 = 1_000;
-const NEW: u8 = 77;
-
-/// Hosts restart one by one with another fleet secret, at twice the rate.
-fn rotation(kind: Kind) -> Plan {
-    let restart = |host: u32| Rollout { host, at_ms: FROM_MS + u64::from(host) * APART_MS, secret: NEW };
-    let rollouts = (0..HOSTS).map(restart).collect();
-    let faults = Faults { rollouts, ..Faults::default() };
-    let cell = Plan::cell(HOSTS, Shape::Even, 2_000);
-    Plan { ms: 14_000, period_s: 2, credit: 0, when_down: Fallback::Refuse, kind, faults, ..cell }
-}
-
+/// Hosts restart one by one with another fleet secret, a second apart, at twice the rate: the keys begin anew.
 #[test]
-fn admits_one_more_burst_and_twice_the_rate_while_two_secrets_are_in_use() {
-    let plan = rotation(Kind::Bucket);
-    let seen = run(&plan).measure.seen();
-    let overlap_ms = u64::from(HOSTS - 1) * APART_MS;
-    let most = f64::from(plan.burst) + plan.budget_per_ms() * overlap_ms as f64;
-    assert!(seen.excess <= most, "{seen:?}: {plan:#?}");
-    assert!(seen.excess >= f64::from(plan.burst) / 2.0, "the keys begin anew: {seen:?}");
-    assert!(seen.used > 0.9, "{seen:?}");
-}
-
-#[test]
-fn admits_two_windows_in_one_while_two_secrets_are_in_use() {
-    for kind in [Kind::Fixed, Kind::Sliding] {
-        let plan = rotation(kind);
-        let (most, _) = windows::seen(&run(&plan), &plan);
-        assert!(most <= 2 * u64::from(plan.rate), "{most}: {plan:#?}");
-        assert!(most > u64::from(plan.rate), "the keys begin anew: {most}");
+fn admits_twice_the_budget_while_two_secrets_are_in_use() {
+    for kind in [Kind::Bucket, Kind::Fixed, Kind::Sliding] {
+        let restart = |host: u32| Rollout { host, at_ms: 3_000 + u64::from(host) * 1_000, secret: 77 };
+        let faults = Faults { rollouts: (0..4).map(restart).collect(), ..Faults::default() };
+        let (period_s, when_down) = (2, Fallback::Refuse);
+        let cell = Plan::cell(4, Shape::Even, 2_000);
+        let plan = Plan { kind, ms: 14_000, period_s, credit: 0, when_down, faults, ..cell };
+        let (world, admitted) = most_admitted(&plan);
+        // One more burst, and of a bucket the rate for three seconds.
+        let most = if kind == Kind::Bucket { 2_000 + 3 * 1_000 / 2 } else { 2_000 };
+        assert!((1_001..=most).contains(&admitted), "{admitted}: {plan:#?}");
+        assert!(kind.is_window() || admitted >= 1_500 && world.measure.seen().used > 0.9, "{admitted}");
     }
 }

@@ -1,6 +1,5 @@
 //! Simulates one host: its engine, its part in the fleet and its clock.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +17,12 @@ use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::rules::Domain;
 
 use crate::engines::options;
 use crate::leases::LeaseSession;
 use crate::pending::Waiting;
 use crate::plan::Plan;
-use crate::rules::{Kind, domain};
+use crate::rules::{Kind, RULE, domain};
 
 /// A request of a tenant, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,11 +43,10 @@ impl FleetRequest {
     }
 }
 
-/// Whether a request may start, and otherwise its retry time.
+/// Whether a request may start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
     pub(crate) passed: bool,
-    pub(crate) retry_us: Option<u64>,
     pub(crate) lease: Option<u64>,
     /// The host has more leases than permits.
     pub(crate) is_beyond_hand: bool,
@@ -84,10 +81,6 @@ pub(crate) struct Host {
     pending: HashMap<u64, ScriptCommand>,
     /// Time of the next due tick, unless a request or reply arrives earlier.
     next: Timestamp,
-    /// The last result of [`Host::has`] and its time, until the next action.
-    known: Cell<Option<(u64, (u64, u64))>>,
-    /// Number of its actions.
-    pub(crate) acted: u64,
     pub(crate) out: Vec<ScriptCommand>,
     tenants: Arc<[String]>,
     waiting: Waiting,
@@ -134,8 +127,6 @@ impl Host {
             is_name_taken: false,
             pending: HashMap::default(),
             next: Timestamp::ORIGIN,
-            known: Cell::new(None),
-            acted: 0,
             out: Vec::new(),
             tenants: Arc::clone(tenants),
             waiting: Waiting::default(),
@@ -144,11 +135,6 @@ impl Host {
             opens_us: None,
             connected_us: plan.round_trip_us,
         }
-    }
-
-    pub(crate) fn forget_rules(&mut self) {
-        self.engine.install_rules(Vec::<Domain>::new());
-        self.member.take_budgets();
     }
 
     pub(crate) fn now(&self, us: u64) -> Now {
@@ -174,24 +160,16 @@ impl Host {
         self.has_counted
     }
 
-    /// Returns tokens held and tokens owed.
-    pub(crate) fn has(&self, us: u64) -> (u64, u64) {
-        if let Some((_, has)) = self.known.get().filter(|(at, _)| *at == us) {
-            return has;
-        }
-        let shares = self.member.sync.shares(self.now(us));
-        let has = shares.fold((0, 0), |(held, owed), share| {
-            (held + u64::from(share.borrowed), owed + u64::from(share.debt))
-        });
-        self.known.set(Some((us, has)));
-        has
+    /// Returns the tokens that it holds of the first tenant's budget.
+    pub(crate) fn held(&self, us: u64) -> u64 {
+        let rule = self.engine.find_rule_name(RULE).unwrap();
+        let share = self.engine.find_share(&rule, &[("tenant", "t0")], self.now(us)).unwrap().unwrap();
+        share.report.map_or(0, |report| report.borrowed.into())
     }
 
     /// Makes the next tick due, since something happens.
     fn acts(&mut self) {
         self.next = Timestamp::ORIGIN;
-        self.known.set(None);
-        self.acted += 1;
     }
 
     /// Decides a request that does not wait.
@@ -256,13 +234,12 @@ impl Host {
             None => self.decider.decide(&request, now),
             Some(result) => self.decider.resume(&request, result, now),
         };
-        let refused = Judged { passed: false, retry_us: None, lease: None, is_beyond_hand: false };
+        let refused = Judged { passed: false, lease: None, is_beyond_hand: false };
         match answer {
             EngineAnswer::Decided(decision) => {
                 let lease = decision.lease.filter(|_| decision.verdict == Verdict::Allow);
                 Ok(Judged {
                     passed: decision.verdict == Verdict::Allow,
-                    retry_us: decision.retry_after.map(|retry| retry.0),
                     lease,
                     // Checked immediately: the next decision may change it.
                     is_beyond_hand: lease.is_some() && self.is_beyond_hand(asked.tenant, us),
@@ -330,7 +307,6 @@ impl Host {
 
     pub(crate) fn tick(&mut self, us: u64) {
         let now = self.now(us);
-        self.known.set(None);
         self.tend_link(us, now);
         // The daemon leaves out this part while nothing is due.
         let (is_quiet, before) = (self.member.is_quiet(now.at), self.out.len());
@@ -415,9 +391,9 @@ impl Host {
             (command, reply) => panic!("{reply:?} to {command:?}"),
         }
         let (counts, before) = (self.member.sync.counts, before.0);
-        let counted =
-            if let ScriptCommand::Sync(batch) = command { (1, batch.asks.len() as u64) } else { (0, 0) };
-        assert_eq!((counts.batches - before.batches, counts.cells - before.cells), counted);
+        let batches = u64::from(matches!(command, ScriptCommand::Sync(_)));
+        let counted = (counts.batches - before.batches, counts.cells - before.cells);
+        assert_eq!(counted, (batches, command.cells() as u64));
         if let Some(link) = &self.link {
             self.member.set_reachable(link.is_linked(), now.at);
         }

@@ -38,9 +38,6 @@ struct There {
 pub(crate) struct Leases {
     there: Vec<Vec<There>>,
     works: BinaryHeap<Reverse<Work>>,
-    /// The same requests under one global counter.
-    perfect: BinaryHeap<Reverse<(u64, u32)>>,
-    perfect_now: Vec<u32>,
     max: u32,
     /// Leases begin without a permit, which is reported later.
     has_fallback: bool,
@@ -48,7 +45,7 @@ pub(crate) struct Leases {
     pub(crate) begun: u64,
     /// Sums over milliseconds.
     in_flight: u64,
-    perfect_in_flight: u64,
+    allowed: u64,
     /// Peak concurrency of one key, and that in the last second.
     pub(crate) most: u32,
     pub(crate) most_at_end: u32,
@@ -61,7 +58,6 @@ impl Leases {
         let (hosts, tenants) = (plan.hosts as usize, plan.tenants as usize);
         Leases {
             there: vec![vec![There::default(); tenants]; hosts],
-            perfect_now: vec![0; tenants],
             max: plan.burst,
             has_fallback: plan.when_down != Fallback::Refuse || !plan.asks(),
             ends_us: plan.ends_us(),
@@ -69,9 +65,9 @@ impl Leases {
         }
     }
 
-    /// Returns the mean concurrency as a portion of that under one global counter.
+    /// Returns the mean concurrency as a portion of the maximum.
     pub(crate) fn used(&self) -> f64 {
-        self.in_flight as f64 / self.perfect_in_flight.max(1) as f64
+        self.in_flight as f64 / self.allowed.max(1) as f64
     }
 
     pub(crate) fn crash(&mut self, host: u32) {
@@ -100,20 +96,6 @@ impl Leases {
                 host.end_lease(work.lease, us);
             }
         }
-        while let Some(Reverse((_, tenant))) =
-            self.perfect.peek().copied().filter(|Reverse((ends, _))| *ends <= us)
-        {
-            self.perfect.pop();
-            self.perfect_now[tenant as usize] -= 1;
-        }
-    }
-
-    pub(crate) fn offer(&mut self, request: &FleetRequest, us: u64) {
-        let perfect = &mut self.perfect_now[request.tenant as usize];
-        if *perfect < self.max {
-            *perfect += 1;
-            self.perfect.push(Reverse((us + request.lasts_us, request.tenant)));
-        }
     }
 
     pub(crate) fn judged(&mut self, number: u32, host: &Host, request: &FleetRequest, it: Judged, us: u64) {
@@ -140,7 +122,7 @@ impl Leases {
 
     /// Checks each millisecond that only leases interrupted by an outage exceed the maximum.
     pub(crate) fn check(&mut self, us: u64) {
-        for (tenant, perfect) in self.perfect_now.iter().enumerate() {
+        for tenant in 0..self.there[0].len() {
             let counted: u32 = self.there.iter().map(|there| there[tenant].counted).sum();
             let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
             assert!(
@@ -152,7 +134,7 @@ impl Leases {
             let is_end = us + 1_000_000 >= self.ends_us;
             self.most_at_end = self.most_at_end.max(if is_end { counted + loose } else { 0 });
             self.in_flight += u64::from(counted + loose);
-            self.perfect_in_flight += u64::from(*perfect);
+            self.allowed += u64::from(self.max);
         }
     }
 }

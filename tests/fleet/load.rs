@@ -5,11 +5,7 @@ use crate::plan::{Plan, Shape};
 use crate::random::Random;
 
 pub(crate) struct Load {
-    per_ms: f64,
-    burst: f64,
-    shape: Shape,
-    ms: u64,
-    hosts: u32,
+    plan: Plan,
     random: Random,
     /// Cumulative weights of the hosts.
     sums: Vec<f64>,
@@ -23,11 +19,7 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn new(plan: &Plan) -> Load {
         let mut load = Load {
-            per_ms: plan.per_ms(),
-            burst: f64::from(plan.burst),
-            shape: plan.shape,
-            ms: plan.ms,
-            hosts: plan.hosts,
+            plan: plan.clone(),
             random: Random::new(plan.seed, 1),
             sums: Vec::new(),
             phases: vec![(false, 0); plan.hosts as usize],
@@ -41,17 +33,17 @@ impl Load {
     /// Draws the host of each request of a millisecond.
     pub(crate) fn at(&mut self, ms: u64, into: &mut Vec<u32>) {
         into.clear();
-        match self.shape {
+        match self.plan.shape {
             Shape::Cold => return self.cold(ms, into),
             Shape::OnOff => self.turn(ms),
             Shape::Moving if ms.is_multiple_of(5_000) => {
-                self.hot = (ms / 5_000) as u32 % self.hosts;
+                self.hot = (ms / 5_000) as u32 % self.plan.hosts;
                 self.weigh();
             }
             _ => {}
         }
-        let flash = self.shape == Shape::Flash && (self.ms / 3..self.ms / 2).contains(&ms);
-        let mean = self.per_ms * if flash { 10.0 } else { 1.0 } * self.part();
+        let flash = self.plan.shape == Shape::Flash && (self.plan.ms / 3..self.plan.ms / 2).contains(&ms);
+        let mean = self.plan.per_ms() * if flash { 10.0 } else { 1.0 } * self.part();
         for _ in 0..poisson(&mut self.random, mean) {
             into.push(self.draw());
         }
@@ -59,14 +51,18 @@ impl Load {
 
     /// Returns the active share of the load: for `OnOff`, each active host counts twice.
     fn part(&self) -> f64 {
-        if self.shape == Shape::OnOff { 2.0 * self.sums.last().unwrap() / f64::from(self.hosts) } else { 1.0 }
+        if self.plan.shape == Shape::OnOff {
+            2.0 * self.sums.last().unwrap() / f64::from(self.plan.hosts)
+        } else {
+            1.0
+        }
     }
 
     fn cold(&mut self, ms: u64, into: &mut Vec<u32>) {
         self.bursts.retain(|(_, until)| ms < *until);
-        let each = (self.burst / 2.0).max(1.0);
-        for _ in 0..poisson(&mut self.random, self.per_ms / each) {
-            let host = self.random.below(self.hosts);
+        let each = (f64::from(self.plan.burst) / 2.0).max(1.0);
+        for _ in 0..poisson(&mut self.random, self.plan.per_ms() / each) {
+            let host = self.random.below(self.plan.hosts);
             self.bursts.push((host, ms + 100));
         }
         for number in 0..self.bursts.len() {
@@ -93,11 +89,11 @@ impl Load {
     }
 
     fn weigh(&mut self) {
-        let hosts = self.hosts;
+        let hosts = self.plan.hosts;
         let mut sum = 0.0;
         self.sums = (0..hosts)
             .map(|host| {
-                sum += match self.shape {
+                sum += match self.plan.shape {
                     Shape::Zipf => 1.0 / f64::from(host + 1),
                     Shape::OneHot | Shape::Moving if hosts > 1 && host == self.hot => 0.9,
                     Shape::OneHot | Shape::Moving if hosts > 1 => 0.1 / f64::from(hosts - 1),
@@ -111,7 +107,7 @@ impl Load {
 
     fn draw(&mut self) -> u32 {
         let at = self.random.share() * self.sums.last().unwrap();
-        (self.sums.partition_point(|sum| *sum <= at) as u32).min(self.hosts - 1)
+        (self.sums.partition_point(|sum| *sum <= at) as u32).min(self.plan.hosts - 1)
     }
 }
 
@@ -139,8 +135,6 @@ pub(crate) struct Pages {
     pub(crate) page: u32,
     pub(crate) costs: Costs,
     pub(crate) routing: Routing,
-    /// Callers retry once at the retry time.
-    pub(crate) retries: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -187,6 +181,7 @@ impl Pages {
                 at += every_us * (0.5 + random.share());
             }
         }
+        requests.sort_unstable();
         requests
     }
 }

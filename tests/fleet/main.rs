@@ -17,7 +17,6 @@
 )]
 #![allow(unreachable_pub, reason = "parts of this test are parts of others, too")]
 
-mod audit;
 mod csv;
 #[path = "../support/engines.rs"]
 mod engines;

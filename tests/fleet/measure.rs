@@ -64,8 +64,6 @@ pub(crate) struct Measure {
     pub(crate) commands_loaded: u64,
     /// Requests that waited for a command.
     pub(crate) waited: u64,
-    /// Slots of all hosts in the last reply to a heartbeat with a pool.
-    pub(crate) pool_slots: u64,
     /// Host count of each host that entered an outage under load.
     alone: Vec<u32>,
     /// Milliseconds of outages, each weighted by the host's share of the budget.
@@ -92,7 +90,6 @@ impl Measure {
             commands: 0,
             commands_loaded: 0,
             waited: 0,
-            pool_slots: 0,
             alone: Vec::new(),
             alone_ms: 0.0,
         }

@@ -31,28 +31,21 @@ pub(crate) struct Network {
     random: Random,
     pub(crate) round_trip_us: u64,
     pub(crate) lost: u32,
-    doubled: u32,
-    late: u32,
-    late_us: u64,
-    strays: u32,
+    plan: Plan,
     /// Longest round trip beyond the shortest, µs.
     pub(crate) slow_us: u32,
 }
 
 impl Network {
     pub(crate) fn new(plan: &Plan) -> Network {
-        let faults = &plan.faults;
         Network {
             events: BinaryHeap::new(),
             slots: HashMap::default(),
             numbers: 0,
             random: Random::new(plan.seed, 2),
             round_trip_us: plan.round_trip_us,
-            lost: faults.lost,
-            doubled: faults.doubled,
-            late: faults.late,
-            late_us: plan.late_us,
-            strays: faults.strays,
+            lost: plan.faults.lost,
+            plan: plan.clone(),
             slow_us: 0,
         }
     }
@@ -63,12 +56,7 @@ impl Network {
         let number = self.numbers;
         let arrives = us + self.one_way();
         let is_heartbeat = matches!(command, ScriptCommand::Heartbeat(_));
-        // Only heartbeats are doubled.
-        if self.random.below(1_000) < self.doubled && is_heartbeat {
-            let again = us + self.one_way() * 3;
-            self.push(again, to, Event::AtStore { number, command: command.clone() });
-        }
-        if self.strays > 0 && is_heartbeat && self.random.below(1_000) < self.strays {
+        if self.random.below(1_000) < self.plan.faults.strays && is_heartbeat {
             let again = us + u64::from(self.random.below(3_000)) * 1_000;
             self.push(again, to, Event::AtStore { number: STRAY, command: command.clone() });
         }
@@ -82,7 +70,7 @@ impl Network {
         if self.random.below(1_000) < self.lost {
             return;
         }
-        let late = if self.random.below(1_000) < self.late { self.late_us } else { 0 };
+        let late = if self.random.below(1_000) < self.plan.faults.late { self.plan.late_us } else { 0 };
         let arrives = us + self.one_way() + late;
         self.push(arrives, to, Event::AtHost { number, command, reply });
     }

@@ -38,8 +38,6 @@ pub(crate) const SHAPES: [Shape; 7] =
 pub(crate) struct Outage {
     pub(crate) from_ms: u64,
     pub(crate) to_ms: u64,
-    /// Redis restarts empty.
-    pub(crate) empty: bool,
     /// Delay between the reconnections of consecutive hosts.
     pub(crate) later_ms: u64,
 }
@@ -56,7 +54,7 @@ impl Outage {
     /// Draws an outage within `ms`, 0.1 s to `most_ms` long, without data loss.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, ms: u64, most_ms: u32) -> Outage {
         let (from_ms, to_ms) = span(draw, 0..ms, most_ms);
-        Outage { from_ms, to_ms, empty: false, later_ms: 0 }
+        Outage { from_ms, to_ms, later_ms: 0 }
     }
 }
 
@@ -85,8 +83,6 @@ pub(crate) struct Rollout {
 pub(crate) struct Faults {
     /// Replies per thousand lost after the command was executed.
     pub(crate) lost: u32,
-    /// Commands per thousand delivered twice.
-    pub(crate) doubled: u32,
     /// Replies per thousand delayed by `late_us` of the plan.
     pub(crate) late: u32,
     /// Heartbeats per thousand that arrive once more within three seconds, from an abandoned connection.
@@ -111,17 +107,17 @@ impl Faults {
         self.outages.iter().any(is_out)
     }
 
-    /// Returns whether Redis restarts empty at this time, or is flushed.
-    pub(crate) fn flushes(&self, ms: u64) -> bool {
-        let is_empty = self.outages.iter().any(|outage| outage.empty && outage.to_ms == ms);
-        is_empty || self.flushes_ms.contains(&ms)
+    /// Redis is unreachable for this time, and has lost its data afterwards if it is `empty`.
+    pub(crate) fn outage(from_ms: u64, to_ms: u64, empty: bool) -> Faults {
+        let flushes_ms = if empty { vec![to_ms] } else { Vec::new() };
+        Faults { outages: vec![Outage { from_ms, to_ms, later_ms: 0 }], flushes_ms, ..Faults::default() }
     }
 
     /// Draws faults of commands and clocks; one in three loses `lost_most` replies per thousand.
     pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
         Faults {
             lost: [0, 10, lost_most][draw(0, 2) as usize],
-            doubled: [0, 50][draw(0, 1) as usize],
+            strays: [0, 50][draw(0, 1) as usize],
             late: [0, 50][draw(0, 1) as usize],
             drift_ppm: [0, 10_000][draw(0, 1) as usize],
             ..Faults::default()
@@ -140,7 +136,7 @@ pub(crate) struct Plan {
     /// Seconds in which `rate` tokens are earned.
     pub(crate) period_s: u64,
     pub(crate) burst: u32,
-    /// Thousandths of the burst; zero: `on_miss: refuse`.
+    /// Thousandths of the burst: 0, or 100 for `on_miss: admit`.
     pub(crate) credit: u16,
     /// When requests wait for a command, and how long at most.
     pub(crate) asks: RemoteCheckWait,
@@ -180,8 +176,6 @@ pub(crate) struct Plan {
     /// Interval of host ticks.
     pub(crate) tick_us: u64,
     pub(crate) faults: Faults,
-    /// Whether tokens are audited one by one.
-    pub(crate) audited: bool,
 }
 
 impl Plan {
@@ -216,13 +210,7 @@ impl Plan {
             step_us: 1_000,
             tick_us: 2_000,
             faults: Faults::default(),
-            audited: false,
         }
-    }
-
-    /// Audits tokens one by one, until all messages have arrived.
-    pub(crate) fn audited(self) -> Plan {
-        Plan { audited: true, rest_ms: 8_000, ..self }
     }
 
     /// Returns whether requests may wait for Redis.

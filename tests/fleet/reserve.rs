@@ -2,7 +2,6 @@
 
 mod cases;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 
 use tidegate::engine::{Descriptors, EngineAnswer, Op, PoolView, Request, Session, Verdict, WorkOutcome};
@@ -24,9 +23,6 @@ const TAKES_MAX: u64 = 1_500;
 /// Critical load, as a portion of the capacity of the slots.
 const CRITICAL: f64 = 0.08;
 
-/// Between heartbeats and replies a limit drops with time, and rises after ten seconds: it is read this often.
-const LIMIT_READ_MS: u64 = 10;
-
 /// The leases of one host.
 struct Worker {
     slots: u32,
@@ -37,8 +33,6 @@ struct Worker {
     at_work: [u32; 2],
     /// When it last refused another lease.
     refused_at: u64,
-    /// Its limit of other leases, and when and after how many actions of the host that was read.
-    limit: Cell<Option<(u64, u64, u32)>>,
 }
 
 /// A world and the workers of its hosts.
@@ -57,8 +51,7 @@ struct Pool {
 impl Worker {
     fn new(host: &Host, slots: u32, us: u64) -> Worker {
         let session = open(&host.engine, 1, slots, host.now(us));
-        let (ends, limit) = (VecDeque::new(), Cell::new(None));
-        Worker { slots, session, ends, at_work: [0; 2], refused_at: 0, limit }
+        Worker { slots, session, ends: VecDeque::new(), at_work: [0; 2], refused_at: 0 }
     }
 
     fn acquire(&mut self, host: &mut Host, is_critical: bool, takes: u64, us: u64) -> bool {
@@ -88,13 +81,7 @@ impl Worker {
 
     /// Returns its limit of other leases or the leases in progress, whichever is larger.
     fn reach(&self, host: &Host, us: u64) -> u32 {
-        let is_new =
-            |(read, acted, _): &(u64, u64, u32)| us < read + LIMIT_READ_MS * 1_000 && *acted == host.acted;
-        let (.., limit) = self.limit.get().filter(is_new).unwrap_or_else(|| {
-            let limit = view(host, us).reserve.unwrap().noncritical_max.unwrap();
-            self.limit.set(Some((us, host.acted, limit)));
-            (us, host.acted, limit)
-        });
+        let limit = view(host, us).reserve.unwrap().noncritical_max.unwrap();
         limit.max(self.at_work[1])
     }
 }

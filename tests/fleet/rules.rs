@@ -1,17 +1,9 @@
 //! The rules of a plan.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use jiff::tz::TimeZone;
-use tidegate::limit::concurrency::ConcurrencyQuota;
-use tidegate::limit::fixed_window::{FixedWindowQuota, WindowAlign, WindowPeriod};
-use tidegate::limit::share::{FleetTerms, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait, ShareQuota};
-use tidegate::limit::sliding_window::SlidingWindowQuota;
-use tidegate::limit::token_bucket::TokenBucketQuota;
-use tidegate::limit::{Quota, Rate};
-use tidegate::rules::source::Span;
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
+use tidegate::limit::share::RemoteCheckWait;
+use tidegate::rules::Domain;
 
 use crate::engines::domains;
 use crate::plan::Plan;
@@ -48,46 +40,30 @@ shed:
 
 /// Makes the rules of one host, which join its fleet.
 pub(crate) fn domain(plan: &Plan) -> Arc<Domain> {
-    if plan.kind == Kind::Reserve {
-        return domains(RESERVE).remove(0);
-    }
-    let rule = |name, key, quota| Rule {
-        key: vec![KeyPart::plain(key)],
-        ..Rule::new(name, Position { file: "simulation".into(), span: Span::START }, Limit::new(quota))
-    };
-    let expires = (plan.kind == Kind::Permits).then(|| Duration::from_secs(3_600));
-    let mut rules = vec![Rule { expires, ..rule("shared", "tenant", shared(plan)) }];
-    if plan.held > 0 {
-        // One an hour on each host: refuses nearly all matching requests, before or after a remote check.
-        let own = TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
-        rules.push(rule("own", "job", Quota::TokenBucket(own)));
-    }
-    Arc::new(Domain::new("api", rules))
-}
-
-fn shared(plan: &Plan) -> Quota {
-    let nanos = plan.period_s * 1_000_000_000;
-    let fixed = |align| {
-        Quota::FixedWindow(FixedWindowQuota::new(plan.burst, WindowPeriod::Nanos(nanos), align).unwrap())
-    };
-    let window = match plan.kind {
-        Kind::Fixed => Some(fixed(WindowAlign::Epoch)),
-        Kind::Calendar => Some(fixed(WindowAlign::Zone(TimeZone::get("Europe/Berlin").unwrap()))),
-        Kind::Sliding => Some(Quota::SlidingWindow(SlidingWindowQuota::new(plan.burst, nanos, 10).unwrap())),
-        Kind::Permits => {
-            let asks = if plan.asks() { RemoteCheckWait::OnMiss } else { RemoteCheckWait::Never };
-            let terms = FleetTerms::new(plan.when_down, asks, REMOTE_CHECK_WAIT_DEFAULT);
-            return Quota::Concurrency(ConcurrencyQuota::new(plan.burst.try_into().unwrap()).shared(terms));
+    let Plan { rate, period_s, burst, wait_ms, when_down, .. } = plan;
+    let quota = match plan.kind {
+        Kind::Bucket => format!("rate: {rate}/{period_s}s, burst: {burst}"),
+        Kind::Fixed => format!("algorithm: fixed_window, rate: {burst}/{period_s}s"),
+        Kind::Calendar => {
+            format!("algorithm: fixed_window, rate: {burst}/{period_s}s, timezone: Europe/Berlin")
         }
-        Kind::Bucket | Kind::Reserve => None,
+        Kind::Sliding => format!("algorithm: sliding_window, rate: {burst}/{period_s}s, buckets: 10"),
+        Kind::Permits => format!("max: {burst}, expires: 1h"),
+        Kind::Reserve => return domains(RESERVE).remove(0),
     };
-    let share = match window {
-        Some(window) => ShareQuota::for_window(window, plan.credit, plan.when_down).unwrap(),
-        None => {
-            let bucket = TokenBucketQuota::new(Rate::new(plan.rate, nanos).unwrap(), plan.burst).unwrap();
-            ShareQuota::new(bucket, plan.credit, plan.when_down)
-        }
+    let on_miss = match plan.asks {
+        RemoteCheckWait::Always => "mode: exact",
+        RemoteCheckWait::Never if plan.credit > 0 => "on_miss: admit",
+        RemoteCheckWait::Never => "on_miss: refuse",
+        RemoteCheckWait::OnMiss | RemoteCheckWait::BelowUnitCredit => "on_miss: ask",
     };
-    let wait = Duration::from_millis(plan.wait_ms);
-    Quota::FleetBudget(Box::new(share.with_remote_checks(plan.asks).with_wait_max(wait)))
+    let fleet = format!("scope: fleet, fleet: {{{on_miss}, wait: {wait_ms}ms, on_redis_down: {when_down}}}");
+    let shared = format!("{{name: shared, key: [tenant], {quota}, {fleet}}}");
+    // One an hour on each host: refuses nearly all matching requests, before or after a remote check.
+    let own = if plan.held > 0 { "{name: own, key: [job], rate: 1/h}" } else { "" };
+    let text = match plan.kind {
+        Kind::Permits => format!("domain: api\nlimits: [{own}]\nconcurrency: [{shared}]\n"),
+        _ => format!("domain: api\nlimits: [{shared}, {own}]\n"),
+    };
+    domains(&text).remove(0)
 }

@@ -1,6 +1,5 @@
-//! Tests random small runs with faults: the stated bounds hold, and no token is created.
+//! Tests random small runs with faults: the stated bounds hold.
 
-use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
 use crate::world::{run, run_ticking};
@@ -34,17 +33,15 @@ fn plan(seed: u64) -> Plan {
         faults,
         ..Plan::cell(hosts, SHAPES[0], load)
     }
-    .audited()
 }
 
 /// Selected by `SEED` and `RUNS`.
 #[test]
-fn keeps_bounds_and_conserves_tokens() {
+fn keeps_bounds_under_any_fault() {
     let runs = if is_short() { 5 } else { runs() };
     each_seed(seed()..seed() + runs, plan, |plan| {
         let world = run(plan);
         let seen = world.measure.seen();
-        world.audit.as_ref().unwrap().check(seen.admitted);
         if seen.cut_offs == 0 {
             return check_bounds(plan, &seen);
         }
@@ -63,8 +60,7 @@ fn host_not_due_sends_no_command() {
         for plan in [plan(seed), crate::windows::plan(seed)] {
             let [always, when_due] = [true, false].map(|always_ticks| {
                 let world = run_ticking(&plan, always_ticks);
-                let in_hand = world.audit.as_ref().map(Audit::in_hand);
-                (world.counts(), world.measure.admitted.clone(), world.measure.commands, in_hand)
+                (world.counts(), world.measure.admitted, world.measure.commands)
             });
             assert!(always == when_due, "SEED={seed} RUNS=1: {always:?}, {when_due:?}: {plan:#?}");
         }

@@ -192,15 +192,15 @@ fn foreign_value_counts_as_missing() {
     for ask in [bucket(), window()] {
         let mut cells = Cells::default();
         cells.pay(0, ask, 5);
-        let full = cells.0.0.keys.0.len();
-        for entry in cells.0.0.keys.0.values_mut() {
+        let full = cells.0.0.keys.len();
+        for entry in cells.0.0.keys.values_mut() {
             let virtual_redis::Value::Text(bytes) = &mut entry.value else { panic!("a text") };
             if bytes.len() > 8 {
                 bytes[8..16].fill(0);
             }
         }
         assert_eq!(cells.level(0, ask).cast_unsigned(), ask.cell_quota.burst);
-        assert_eq!(cells.0.0.keys.0.len(), full);
+        assert_eq!(cells.0.0.keys.len(), full);
     }
 }
 

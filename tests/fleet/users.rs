@@ -1,4 +1,4 @@
-//! Tests realistic callers: pages of simultaneous requests, heavy requests, callers that respect retry times.
+//! Tests realistic callers: pages of simultaneous requests, and heavy requests.
 //! A bucket charged with all admissions at their arrival times detects false refusals: requests that would
 //! have fitted from arrival to refusal.
 
@@ -15,7 +15,7 @@ use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
 use crate::rules::Kind;
 use crate::world::run;
 
-const PAGES: Pages = Pages { page: 10, costs: Costs::Always(1), routing: Routing::Sticky, retries: false };
+const PAGES: Pages = Pages { page: 10, costs: Costs::Always(1), routing: Routing::Sticky };
 
 /// A page of one request, to a random host.
 const ONE: Pages = Pages { page: 1, routing: Routing::Requests, ..PAGES };
@@ -56,8 +56,6 @@ struct Seen {
     /// Requests whose remote check timed out.
     late: u64,
     commands: u64,
-    /// Retries admitted, and all retries.
-    retried: (u64, u64),
 }
 
 fn see(plan: &Plan) -> Seen {
@@ -66,8 +64,7 @@ fn see(plan: &Plan) -> Seen {
     let mut seen = Seen { excess, commands, ..Seen::default() };
     let mut oracles = vec![Oracle::new(plan); plan.tenants as usize];
     for sent in &world.sent {
-        let is_retry = u64::from(sent.is_retry);
-        (seen.asked, seen.retried.1) = (seen.asked + 1 - is_retry, seen.retried.1 + is_retry);
+        seen.asked += 1;
         let Some((us, passed)) = sent.answer else { continue };
         seen.waited_us = seen.waited_us.max(us - sent.us);
         seen.late += u64::from(us - sent.us >= plan.wait_ms * 1_000);
@@ -76,34 +73,13 @@ fn see(plan: &Plan) -> Seen {
             (f64::from(sent.request.cost), [sent.us, us].map(|us| world.store_us + us));
         if passed {
             oracle.admits(cost, arrived);
-            seen.retried.0 += is_retry;
         } else {
             oracle.refuses(cost, arrived, then);
-            seen.refused += 1 - is_retry;
+            seen.refused += 1;
         }
     }
     seen.falsely = oracles.iter().map(|oracle| oracle.refused.len() as u64).sum();
     seen
-}
-
-/// Rows once measured with real daemons without pending requests: a page that fits is admitted.
-#[test]
-fn admits_pages_within_budget() {
-    let to = |page, routing| Pages { page, routing, ..PAGES };
-    let four = |routing| Plan { load: 400, ..plan(4, (5, 20), 40, to(8, routing)) };
-    let many = |hosts, pages| Plan { load: 500, ..plan(hosts, (100, 500), 12, pages) };
-    let heavy = plan(2, (100, 50), 40, Pages { page: 1, costs: Costs::Always(30), ..PAGES });
-    let paged = plan(2, (10, 50), 40, to(10, Routing::Pages));
-    let mut rows = vec![heavy, paged, four(Routing::Requests)];
-    if !is_short() {
-        rows.extend([plan(2, (10, 50), 40, PAGES), four(Routing::Sticky)]);
-        rows.extend([many(6, to(40, Routing::Sticky)), many(10, to(50, Routing::Pages))]);
-    }
-    for row in rows {
-        let seen = see(&row);
-        assert!(seen.falsely * 500 <= seen.asked, "{seen:?}: {row:?}");
-        assert!(seen.excess <= 0.001, "{seen:?}: {row:?}");
-    }
 }
 
 /// The round trip exceeds the wait for a third of the time: a few requests time out, the others do not wait.
@@ -187,7 +163,7 @@ fn drawn(seed: u64) -> Plan {
     ][draw(0, 5) as usize];
     let (load, callers) = (u64::from(100 * draw(1, 9)), draw(1, 10));
     let routing = [Routing::Sticky, Routing::Pages, Routing::Requests][draw(0, 2) as usize];
-    let pages = Pages { page, costs, routing, retries: draw(0, 1) == 1 };
+    let pages = Pages { page, costs, routing };
     let base = plan(hosts, (rate, burst), callers, pages);
     Plan { seed, kind, load, wait_ms, round_trip_us, then_us: then_us.to_vec(), ..base }
 }
@@ -211,7 +187,7 @@ fn bounds_false_refusals_of_requests_within_budget() {
         assert!(
             seen.falsely * 20 <= seen.asked + 40
                 && seen.waited_us <= waits_us
-                && seen.commands <= 4 * (seen.asked + seen.retried.1) + 60 * u64::from(plan.hosts)
+                && seen.commands <= 4 * seen.asked + 60 * u64::from(plan.hosts)
                 && (plan.kind.is_window() || seen.excess <= excess),
             "SEED={number} RUNS=1 {plan:?} {seen:?}"
         );

@@ -1,13 +1,10 @@
 //! Simulates hosts, Redis and the network between them in small steps of time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidegate::fleet::command::ScriptCommand;
-use tidegate::fleet::reply::ScriptReply;
 
-use crate::audit::Audit;
 use crate::host::{Birth, FleetRequest, Host, Judged};
 use crate::leases::Leases;
 use crate::load::Load;
@@ -36,10 +33,9 @@ pub(crate) struct World {
     always_ticks: bool,
     load: Load,
     pub(crate) measure: Measure,
-    pub(crate) audit: Option<Audit>,
     pub(crate) leases: Option<Leases>,
-    /// Requests of pages to come, each with its host and whether it is a retry.
-    pages: BinaryHeap<Reverse<(u64, FleetRequest, u32, bool)>>,
+    /// Requests of pages to come, with their times and hosts.
+    pages: VecDeque<(u64, FleetRequest, u32)>,
     /// Requests of pages, by number.
     pub(crate) sent: Vec<Sent>,
     /// Commands that hosts sent, if they are kept.
@@ -51,7 +47,6 @@ pub(crate) struct World {
 pub(crate) struct Sent {
     pub(crate) request: FleetRequest,
     pub(crate) us: u64,
-    pub(crate) is_retry: bool,
     pub(crate) answer: Option<(u64, bool)>,
 }
 
@@ -64,7 +59,6 @@ pub(crate) fn run(plan: &Plan) -> World {
 pub(crate) fn run_ticking(plan: &Plan, always_ticks: bool) -> World {
     let mut world = World { always_ticks, ..World::started(plan) };
     world.advance(plan.ends_us() / 1_000 + plan.rest_ms, World::serve);
-    (0..plan.hosts).for_each(|host| world.look(host));
     world
 }
 
@@ -90,9 +84,8 @@ impl World {
             always_ticks: false,
             load: Load::new(plan),
             measure: Measure::new(plan),
-            audit: plan.audited.then(Audit::default),
             leases: (plan.kind == Kind::Permits).then(|| Leases::new(plan)),
-            pages: pages.map(|(us, request, host)| Reverse((us, request, host, false))).collect(),
+            pages: pages.collect(),
             sent: Vec::new(),
             log: None,
             plan: Arc::new(plan.clone()),
@@ -134,25 +127,14 @@ impl World {
     }
 
     pub(crate) fn crash(&mut self, number: u32) {
-        self.look(number);
         self.hosts[number as usize] = None;
-        if let Some(audit) = &mut self.audit {
-            audit.crash(number);
-        }
         if let Some(leases) = &mut self.leases {
             leases.crash(number);
         }
     }
 
-    /// Audits the expired tokens of a host since its last action.
-    fn look(&mut self, number: u32) {
-        if let Some(host) = &self.hosts[number as usize] {
-            before(&mut self.audit, number, host, self.us);
-        }
-    }
-
     /// The requests and faults of the plan.
-    fn serve(&mut self) {
+    pub(crate) fn serve(&mut self) {
         let (begins_us, ends_us) = (self.plan.begins_us(), self.plan.ends_us());
         if let Some(leases) = &mut self.leases {
             leases.end(&self.hosts, self.us);
@@ -198,7 +180,7 @@ impl World {
             self.secrets[rollout.host as usize] = rollout.secret;
             self.join(rollout.host);
         }
-        if faults.flushes(ms) {
+        if faults.flushes_ms.contains(&ms) {
             self.store.flush();
         }
         if faults.steps && ms.is_multiple_of(500) {
@@ -213,50 +195,36 @@ impl World {
     fn serve_load(&mut self, ms: u64) {
         let mut arrivals = Vec::new();
         self.load.at(ms, &mut arrivals);
-        let is_audited = self.audit.is_some();
-        if is_audited {
-            arrivals.sort_unstable();
-        }
-        for of_host in arrivals.chunk_by(|one, next| is_audited && one == next) {
-            let number = of_host[0];
-            self.look(number);
-            let admitted = of_host.iter().map(|_| u64::from(self.serve_one(number))).sum();
-            if let (Some(audit), Some(host)) = (&mut self.audit, &self.hosts[number as usize]) {
-                audit.judged(number, admitted, host.has(self.us));
-            }
-        }
+        arrivals.into_iter().for_each(|number| self.serve_one(number));
     }
 
-    /// Draws a request to a host. Returns whether it was admitted at once.
-    fn serve_one(&mut self, number: u32) -> bool {
+    /// Draws a request to a host.
+    fn serve_one(&mut self, number: u32) {
         let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
         let mut request = FleetRequest::new(tenant);
         if self.plan.held > 0 {
             request.is_held = self.random.below(1_000) < self.plan.held;
         }
-        if let Some(leases) = &mut self.leases {
+        if self.leases.is_some() {
             let mean_us = f64::from(self.plan.service_ms) * 1_000.0;
             request.lasts_us = ((self.random.exponential() * mean_us) as u64).max(1);
-            leases.offer(&request, self.us);
         }
-        self.ask(number, request)
+        self.ask(number, request);
     }
 
     fn serve_pages(&mut self) {
-        while self.pages.peek().is_some_and(|Reverse((at, ..))| *at <= self.us) {
-            let Some(Reverse((_, request, host, is_retry))) = self.pages.pop() else { return };
+        let us = self.us;
+        while let Some((_, request, host)) = self.pages.pop_front_if(|(at, ..)| *at <= us) {
             let request = FleetRequest { number: self.sent.len() as u64, ..request };
-            self.sent.push(Sent { request, us: self.us, is_retry, answer: None });
+            self.sent.push(Sent { request, us, answer: None });
             self.ask(host, request);
         }
     }
 
-    /// Sends a request to a host that is up. Returns whether it was admitted at once.
-    fn ask(&mut self, number: u32, request: FleetRequest) -> bool {
+    /// Sends a request to a host that is up.
+    fn ask(&mut self, number: u32, request: FleetRequest) {
         let us = self.us;
-        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else {
-            return false;
-        };
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else { return };
         let judged = host.ask(request, us);
         let is_due = !host.out.is_empty();
         match judged {
@@ -266,7 +234,6 @@ impl World {
         if is_due {
             self.flush(number, us);
         }
-        judged.is_some_and(|judged| judged.passed)
     }
 
     fn resume_all(&mut self) {
@@ -294,13 +261,8 @@ impl World {
         if let (Some(leases), Some(host)) = (&mut self.leases, &self.hosts[number as usize]) {
             leases.judged(number, host, &request, judged, us);
         }
-        let Some(pages) = self.plan.pages else { return };
-        let sent = &mut self.sent[request.number as usize];
-        sent.answer = Some((us, judged.passed));
-        let retry = judged.retry_us.filter(|_| pages.retries && !sent.is_retry && !judged.passed);
-        if let Some(retry) = retry {
-            let host = self.random.below(self.plan.hosts);
-            self.pages.push(Reverse((us + retry, request, host, true)));
+        if let Some(sent) = self.sent.get_mut(request.number as usize) {
+            sent.answer = Some((us, judged.passed));
         }
     }
 
@@ -328,12 +290,8 @@ impl World {
                 Event::AtStore { number, command } => self.at_store(number, command, to, us),
                 Event::AtHost { number, command, reply } => {
                     let Some(host) = host else { continue };
-                    before(&mut self.audit, to.host, host, us);
                     host.answered(number, &command, reply, us);
                     assert!(!host.is_name_taken, "no other host has its name");
-                    if let Some(audit) = &mut self.audit {
-                        audit.record_reply(to.host, host.has(us));
-                    }
                     self.resume(to.host, 0, us);
                 }
             }
@@ -342,18 +300,9 @@ impl World {
 
     fn at_store(&mut self, number: u64, command: ScriptCommand, to: To, us: u64) {
         let reply = self.store.execute(&command, self.store_us + us);
-        if let Some(audit) = &mut self.audit {
-            audit.done(&command, &reply);
-        }
-        let cells = if let ScriptCommand::Sync(batch) = &command { batch.asks.len() } else { 0 };
-        self.measure.command(cells, us);
+        self.measure.command(command.cells(), us);
         if number == STRAY {
             return;
-        }
-        if let ScriptReply::Heartbeat(heartbeat) = &reply
-            && let Some(pool) = heartbeat.pools.first()
-        {
-            self.measure.pool_slots = pool.load.slots;
         }
         self.network.reply(to, number, command, reply, us);
     }
@@ -366,15 +315,11 @@ impl World {
         for number in (first..self.plan.hosts).step_by(slots as usize) {
             let ticks = |host: &&mut Host| self.always_ticks || host.is_due(us);
             let Some(host) = self.hosts[number as usize].as_mut().filter(ticks) else { continue };
-            before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
             host.tick(us);
             let is_loaded = (self.plan.begins_us()..self.plan.ends_us()).contains(&us);
             if is_loaded && was_linked && !host.is_linked() {
                 self.measure.cut_off(host.counts());
-            }
-            if let Some(audit) = &mut self.audit {
-                audit.sent(number, &host.out, host.has(us));
             }
             self.flush(number, us);
         }
@@ -405,12 +350,6 @@ impl World {
 /// Returns the host count known by each host in an outage.
 fn cut_off(hosts: &[Option<Host>]) -> impl Iterator<Item = u32> + '_ {
     hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked()).map(Host::counts)
-}
-
-fn before(audit: &mut Option<Audit>, number: u32, host: &Host, us: u64) {
-    if let Some(audit) = audit {
-        audit.before(number, host.has(us));
-    }
 }
 
 /// Default secret of a host.

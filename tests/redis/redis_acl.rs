@@ -1,23 +1,16 @@
 //! Tests that the user of `config/redis-acl.conf` may run all scripts in a real Redis, and no more.
 
 use crate::fleet_link::{command, down, is_down_for, one, options, until, up};
-use crate::redis_server;
-use crate::script_commands::{ask_of, cost_of, payment_of, sync_of};
-
 use crate::prelude::*;
+use crate::redis_server::Redis;
+use crate::script_commands::any_command;
+use proptest::collection::vec;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 use redis::Value;
-use redis_server::Redis;
-use tidegate::clock::Timestamp;
-use tidegate::engine::PoolLoad;
-use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::command::{Bucket, CommandHead, ScriptCommand};
-use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
-use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
-use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::version::VersionCommand;
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -82,20 +75,23 @@ fn link(redis: &Redis) -> RedisLink {
     RedisLink::start(options, of_ours.into_iter().chain([Rights::script()]).collect())
 }
 
-/// Runs every script on a Redis where each takes all of its branches.
+/// Runs every script with commands that together take all of their branches.
 async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     redis.order("FLUSHALL");
-    // A host that exited, and a rule with more edits than the history keeps.
+    // A host that exited, and rules with more edits than the history keeps.
     redis.order("ZADD tg:{tm}:hosts 1 gone");
     for edit in 0..65 {
-        redis.order(&format!("HSET tg:{{tm}}:v:07000000000000000000000000000000 {edit} {edit}"));
+        for rule in 0..2 {
+            redis.order(&format!("HSET tg:{{tm}}:v:0{rule}{} edit{edit} {edit}", "0".repeat(30)));
+        }
     }
     let link = link(redis);
     until("settled", || one(&link).state != NodeState::Starting).await;
     if let Some(error) = down(&link) {
         return Err(error);
     }
-    for command in commands() {
+    let commands = vec(any_command(), 100).new_tree(&mut TestRunner::deterministic()).unwrap();
+    for command in commands.current() {
         link.send(link.nodes()[0].id, &command.encode()).await?;
     }
     // The stamp of no value, and a value to write.
@@ -103,35 +99,4 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     let write = command(&scripts::OVERRIDES, &["tg:{tm}:overrides"], &args);
     assert_eq!(link.send(link.nodes()[0].id, &write).await?, Value::Int(1));
     Ok(())
-}
-
-fn commands() -> [ScriptCommand; 5] {
-    let cell_quota = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
-    let head = CommandHead { bucket: Bucket(0), born_us: 0, sent_at: Timestamp::ORIGIN };
-    let ask = CellRequest { want: 1_000_000, demand: 1_000, ..ask_of([0; 16], cell_quota) };
-    let costs = vec![cost_of([0; 16], cell_quota, 1_000_000)];
-    let permits = PermitRequest {
-        key: [1; 16],
-        max: 2,
-        wanted: vec![1],
-        kept: vec![2],
-        dropped: vec![3],
-        is_whole: true,
-    };
-    let load = PoolLoad { slots: 4, critical: 1, noncritical: 1 };
-    let pools = vec![PoolReport { pool: "web".into(), load }];
-    let before = Some(("before".to_owned(), 1));
-    [
-        sync_of(head, vec![ask]),
-        payment_of(head, costs),
-        ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
-        ScriptCommand::Heartbeat(Heartbeat {
-            host: [1; 16],
-            epoch: 1,
-            seq: 1,
-            pools,
-            secret: SecretDigest::default(),
-        }),
-        ScriptCommand::Version(VersionCommand { rule: 7, numbers: "now".to_owned(), before }),
-    ]
 }

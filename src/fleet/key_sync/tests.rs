@@ -3,8 +3,7 @@
 use super::{KeySync, NextAction, Pace, cell_quota};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, NextIncrease, Op, Request,
-    ShareReport, SharedKey,
+    self, Descriptors, Engine, FleetBudget, HashKey, Mode, NextIncrease, Op, Request, ShareReport, SharedKey,
 };
 use crate::fleet::cell::{CellReply, CellReport, CellRequest, LastReply, TOKEN};
 use crate::fleet::command::Bucket;
@@ -21,21 +20,16 @@ const ADMITS: &str = "rate: 1000/s, fleet: {on_miss: admit}";
 /// The default: such a request waits for Redis.
 const ASKS: &str = "rate: 1000/s";
 
-/// A host of a fleet with these rules, before it hears of Redis.
-fn host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
-    let loaded = read_text("rules.yaml", rules);
+/// A host of a fleet with this rule, linked to Redis.
+fn engine(rule: &str) -> Arc<Engine> {
+    let rules = format!("domain: api\nlimits: [{{name: r, key: [user], scope: fleet, {rule}}}]\n");
+    let loaded = read_text("rules.yaml", &rules);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     let hash_key = HashKey::from_bytes([1; 16]);
     let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
     let status = engine.join_fleet(HashKey::from_bytes([2; 16]));
     engine.install_rules(loaded.domains);
-    (engine, status)
-}
-
-fn engine(rule: &str) -> Arc<Engine> {
-    let (engine, status) =
-        host(&format!("domain: api\nlimits: [{{name: r, key: [user], scope: fleet, {rule}}}]\n"));
     status.set_redis_reachable(true);
     engine
 }

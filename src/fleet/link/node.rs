@@ -168,7 +168,7 @@ impl Node {
             };
             let failed = LinkError { may_have_run: false, ..failed };
             self.shared.counts.count(failed.class);
-            let wait = self.backoff.lock().wait(failed.class, u32::from_ne_bytes(drawn()));
+            let wait = self.backoff.lock().wait(failed.class);
             self.enter(NodeState::Down(failed), &mut logged);
             sleep(wait).await;
         }
@@ -222,15 +222,15 @@ struct Backoff {
 }
 
 impl Backoff {
-    fn wait(&mut self, class: FailureClass, chance: u32) -> Duration {
+    fn wait(&mut self, class: FailureClass) -> Duration {
         if class.is_of_rights() {
             // Only an operator can fix it, and each attempt adds to the server's log.
             return RIGHTS_WAIT;
         }
         self.attempts = self.attempts.saturating_add(1);
         let widest = (WAIT_MIN_MS << self.attempts.min(DOUBLINGS_MAX)).min(WAIT_MAX_MS);
-        let span = widest - WAIT_MIN_MS;
-        Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
+        let (span, chance) = (widest - WAIT_MIN_MS, u64::from(u32::from_ne_bytes(drawn())));
+        Duration::from_millis(WAIT_MIN_MS + ((chance * span) >> u32::BITS))
     }
 }
 
@@ -244,14 +244,21 @@ mod tests {
     use super::{Backoff, FailureClass};
 
     #[test]
-    fn the_range_grows_to_five_seconds_and_ends_there() {
+    fn a_wait_is_any_of_a_range_that_grows_to_five_seconds() {
+        for (attempts, longest) in [(0, 199), (1, 399), (4, 3_199), (5, 4_999), (u32::MAX, 4_999)] {
+            let wait = |_| Backoff { attempts }.wait(FailureClass::Down).as_millis();
+            let mut waits: Vec<_> = (0..1_000).map(wait).collect();
+            waits.sort_unstable();
+            assert!(waits[0] >= 100 && waits[999] <= longest, "{attempts} attempts: {waits:?}");
+            // A tenth of a second has few of the hosts that lost Redis together.
+            let crowded =
+                waits.iter().zip(&waits[250..]).any(|(first, last)| last - first < (longest - 100) / 8);
+            assert!(!crowded, "{attempts} attempts: {waits:?}");
+        }
+        assert_eq!(Backoff::default().wait(FailureClass::Auth).as_secs(), 30);
+        assert_eq!(Backoff::default().wait(FailureClass::NoPerm).as_secs(), 30);
         let mut backoff = Backoff::default();
-        let longest: Vec<_> =
-            (0..8).map(|_| backoff.wait(FailureClass::Down, u32::MAX).as_millis()).collect();
-        assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
-        let shortest = backoff.wait(FailureClass::Down, 0).as_millis();
-        assert_eq!(shortest, 100, "the whole range, not its upper end");
-        assert_eq!(backoff.wait(FailureClass::Auth, 0).as_secs(), 30);
-        assert_eq!(backoff.wait(FailureClass::NoPerm, 0).as_secs(), 30);
+        backoff.wait(FailureClass::Down);
+        assert_eq!(backoff.attempts, 1);
     }
 }

@@ -6,6 +6,7 @@ use crate::fleet::cell::TOKEN;
 use crate::fleet::command::Payment;
 use crate::fleet::key_sync::EVERY;
 use crate::fleet::reply::{CommandReply, PaymentResult};
+use crate::fleet::rng::drawn;
 use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ impl Sync {
 
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
-        self.host = self.rng.bytes();
+        self.host = drawn();
     }
 }
 

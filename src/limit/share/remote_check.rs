@@ -160,7 +160,7 @@ impl ShareState {
     /// [judged](ShareState::release_reservation).
     pub fn apply_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
         if let Some(fleet_status) = quota.fleet_status() {
-            self.catch_up(quota, fleet_status, now);
+            self.note_outages(quota, fleet_status, now);
             // A key that was checked a moment ago is in use: borrow tokens for later requests.
             let is_in_use = self.last_level().is_some_and(|seen| now.since(seen.received_at) < HOLD);
             if is_in_use && quota.borrows(fleet_status.hosts()) {
@@ -187,7 +187,7 @@ impl ShareState {
     /// are charged later. Returns the tokens reserved for the request until it is [judged](ShareState::release_reservation).
     pub fn apply_timeout(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
         let Some(fleet_status) = quota.fleet_status() else { return 0 };
-        self.catch_up(quota, fleet_status, now);
+        self.note_outages(quota, fleet_status, now);
         if !quota.is_reachable(fleet_status) || need == 0 || self.is_refused(now, need) {
             // Judging applies the fallback, or the last refusal, anyway.
             return 0;

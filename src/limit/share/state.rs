@@ -186,7 +186,7 @@ impl ShareState {
         let Some(fleet_status) = quota.fleet_status() else {
             return self.charge_fallback(quota, now, cost, 1);
         };
-        self.catch_up(quota, fleet_status, now);
+        self.note_outages(quota, fleet_status, now);
         self.count_requested(quota, now, cost);
         let need = self.take_borrowed(now, cost);
         if !quota.is_reachable(fleet_status) {
@@ -210,7 +210,7 @@ impl ShareState {
         let Some(fleet_status) = quota.fleet_status().filter(|_| cost <= quota.bucket().burst()) else {
             return;
         };
-        self.catch_up(quota, fleet_status, now);
+        self.note_outages(quota, fleet_status, now);
         self.count_requested(quota, now, cost);
         if quota.is_reachable(fleet_status)
             && quota.borrows(fleet_status.hosts())
@@ -227,7 +227,7 @@ impl ShareState {
             self.fallback = self.fallback.charge_debt(quota.bucket(), now, amount, debt_max);
             return;
         };
-        self.catch_up(quota, fleet_status, now);
+        self.note_outages(quota, fleet_status, now);
         let need = self.take_borrowed(now, amount);
         if quota.is_reachable(fleet_status) {
             self.start_tracking(quota, fleet_status.hosts(), now);
@@ -247,7 +247,7 @@ impl ShareState {
             self.fallback = self.fallback.refund(quota.bucket(), now, amount);
             return;
         };
-        self.catch_up(quota, fleet_status, now);
+        self.note_outages(quota, fleet_status, now);
         let uncharged = self.owed.min(amount);
         self.owed -= uncharged;
         let charged = amount - uncharged;
@@ -341,14 +341,7 @@ impl ShareState {
     }
 
     /// Applies the outages that have begun or ended since the last update.
-    pub fn note_outages(&mut self, quota: &ShareQuota, now: Timestamp) {
-        if let Some(fleet_status) = quota.fleet_status() {
-            self.catch_up(quota, fleet_status, now);
-        }
-    }
-
-    /// As [`ShareState::note_outages`], in this fleet.
-    pub(super) fn catch_up(&mut self, quota: &ShareQuota, fleet_status: &FleetStatus, now: Timestamp) {
+    pub fn note_outages(&mut self, quota: &ShareQuota, fleet_status: &FleetStatus, now: Timestamp) {
         if self.outages != quota.outages(fleet_status) {
             *self = self.after_outages(quota, fleet_status, now);
         }

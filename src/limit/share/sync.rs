@@ -47,7 +47,7 @@ impl ShareState {
     /// the number of all returned tokens.
     pub fn report(&mut self, quota: &ShareQuota, now: Timestamp, give_back: u32) -> (ShareReport, u32) {
         if let Some(fleet_status) = quota.fleet_status() {
-            self.catch_up(quota, fleet_status, now);
+            self.note_outages(quota, fleet_status, now);
             self.start_tracking(quota, fleet_status.hosts(), now);
         }
         let expired = self.expired(now);

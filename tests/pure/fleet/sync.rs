@@ -1,4 +1,5 @@
-//! A caller with two budgets of a rule, which share a cell: a batch names the cell once. And the level after an outage.
+//! A caller with two budgets of a rule: windows that differ have a cell each, and a batch names a cell once. And the level after
+//! an outage.
 
 use std::sync::Arc;
 
@@ -25,9 +26,9 @@ pub(crate) fn fleet_host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
 }
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
-fn host() -> Sync {
-    let (engine, status) = fleet_host(RULES);
-    let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
+fn host(rate_of_gold: &str) -> Sync {
+    let (engine, status) = fleet_host(&RULES.replace("90/day", rate_of_gold));
+    let options = SyncOptions { host: [1; 16], buckets: 1, seed: 1 };
     let mut sync = Sync::new(Arc::clone(&engine), options, status);
     sync.set_budgets(engine.fleet_budgets());
     sync.set_linked(true, at(0).at);
@@ -45,8 +46,8 @@ fn at(millis: u64) -> Now {
 }
 
 /// The cells of each batch emitted in 20 ticks without replies.
-fn asked(say: impl Fn(&mut Sync, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
-    let mut sync = host();
+fn asked(rate_of_gold: &str, say: impl Fn(&mut Sync, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
+    let mut sync = host(rate_of_gold);
     let (mut out, mut asked) = (Vec::new(), Vec::new());
     for turn in 0..20 {
         say(&mut sync, at(2 * turn), &mut out);
@@ -98,12 +99,13 @@ fn budget_is_not_taken_for_spent_after_outage_unless_it_gives_credit() {
 
 #[test]
 fn asks_about_a_caller_by_two_budgets_in_two_batches() {
-    assert_eq!(asked(Sync::tick), [1, 1]);
+    assert_eq!(asked("90/day", Sync::tick), [1, 1]);
+    assert_eq!(asked("100/s", Sync::tick), [2], "two cells: requests of one window end none of the other");
 }
 
 #[test]
 fn leaves_a_caller_by_two_budgets_in_two_batches() {
-    let asked = asked(|sync, now, out| {
+    let asked = asked("90/day", |sync, now, out| {
         sync.leave(now, out);
     });
     assert_eq!(asked, [1, 1]);

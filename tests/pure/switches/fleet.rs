@@ -2,8 +2,10 @@
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    BlockedKey, ControlEvent, FleetOverrides, HashKey, KeyError, Switch, SwitchOrigin, Target,
+    BlockedKey, ControlEvent, FleetChange, FleetOverrides, HashKey, KeyError, Switch, SwitchOrigin, Target,
 };
+use tidegate::fleet::overrides::OverridesDocument;
+use tidegate::fleet::secrets::OverridesKey;
 use tidegate::rules::Mode;
 
 use super::bench::{Bench, S, at};
@@ -181,4 +183,22 @@ fn rejects_fleet_commands_without_rule_key_or_fleet() {
     assert_eq!(key(&bench, "one", &[]), Err(KeyError::SingleKey(name("one"))));
     assert_eq!(key(&bench, "gone", &[]), Err(KeyError::NoRule(name("gone"))));
     assert_eq!(key(&Bench::new(RULES), "a", &[("user", "u")]), Err(KeyError::NoFleet(name("a"))));
+}
+
+#[test]
+fn an_authentic_document_switches_no_more_than_an_operator_could() {
+    let (key, now) = (OverridesKey::of_secret(&[7; 32]), at(S));
+    let day = |day: u64| Some(at(S + day * 86_400 * S).at);
+    for (target, until, is_in_force) in [
+        (Target::Daemon, None, false),
+        (Target::Daemon, day(400), false),
+        (Target::Daemon, day(1), true),
+        (rule(), day(400), false),
+        (rule(), None, true),
+    ] {
+        let change = FleetChange::Switch(Switch { until, ..switch(target, Mode::Disabled, 1, USER) });
+        let written = OverridesDocument::default().after(&change, &[9; 16], &key, now).unwrap().unwrap();
+        let read = OverridesDocument::open(&written.bytes, &key).unwrap();
+        assert_eq!(read.overrides(now).switches.len(), usize::from(is_in_force), "{change:?}");
+    }
 }

@@ -100,43 +100,26 @@ async fn extends_timeout_for_slow_server() {
 }
 
 #[tokio::test]
-async fn reports_master_down_of_replica() {
-    let (redis, link) = linked(&["--replica-serve-stale-data", "no"]).await;
-    redis.order("REPLICAOF 127.0.0.1 1");
-    assert_eq!(failure(counted(&link, "n").await), (FailureClass::MasterDown, false));
-    redis.order("REPLICAOF NO ONE");
-    up(&link).await;
-    assert_eq!(counted(&link, "n").await.unwrap(), 1);
-}
-
-#[tokio::test]
-async fn keeps_connection_to_server_out_of_memory() {
-    let redis = Redis::start(&["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
-    redis.order("DEBUG POPULATE 20000");
-    let link = link(&redis.url());
-    up(&link).await;
-    let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (FailureClass::Oom, false), "{error}");
-    assert!(error.to_string().contains("maxmemory"), "{error}");
-    redis.order("CONFIG SET maxmemory 100mb");
-    assert_eq!(counted(&link, "n").await.unwrap(), 1);
-    assert_eq!((one(&link).connections, failures(&link, "oom")), (1, 1));
-}
-
-#[tokio::test]
-async fn reports_busy_server() {
-    let (redis, link) = linked(&["--busy-reply-threshold", "20"]).await;
-    let _busy = redis.say_and_go("EVAL while(true)do\tend 0");
-    let mut busy = None;
-    until("it is busy", || redis.say("PING").starts_with("-BUSY")).await;
-    if let Err(error) = said_back(&link, "now").await {
-        busy = Some((error.class, error.may_have_run));
+async fn names_why_a_server_refuses_commands_and_keeps_its_connection() {
+    let (redis, link) = linked(&["--replica-serve-stale-data", "no", "--busy-reply-threshold", "20"]).await;
+    for (breaks, class, why, repairs) in [
+        ("REPLICAOF 127.0.0.1 1", FailureClass::MasterDown, "MASTERDOWN", "REPLICAOF NO ONE"),
+        ("CONFIG SET maxmemory 1", FailureClass::Oom, "raise maxmemory", "CONFIG SET maxmemory 0"),
+        ("EVAL while(true)do\tend 0", FailureClass::Busy, "BUSY", "SCRIPT KILL"),
+    ] {
+        let _running = redis.say_and_go(breaks);
+        let error = loop {
+            if let Err(error) = counted(&link, "n").await {
+                break error;
+            }
+        };
+        assert_eq!((error.class, error.may_have_run), (class, false), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+        redis.order(repairs);
+        while counted(&link, "n").await.is_err() {}
+        assert!(failures(&link, class.name()) >= 1);
     }
-    assert_eq!(busy, Some((FailureClass::Busy, false)));
-    redis.order("SCRIPT KILL");
-    until("it is free", || redis.say("PING").starts_with("+PONG")).await;
-    said_back(&link, "free").await.unwrap();
-    assert_eq!(failures(&link, "busy"), 1);
+    assert_eq!(one(&link).connections, 1);
 }
 
 #[tokio::test]

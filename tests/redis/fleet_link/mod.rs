@@ -9,7 +9,6 @@ mod faults;
 mod hostile;
 mod rights;
 mod spread;
-mod storm;
 mod throttled;
 mod tls;
 

@@ -10,115 +10,77 @@ use tidegate::fleet::secrets::OverridesKey;
 
 use super::hosts::{metric, plan};
 use super::liar::Liar;
-use super::overrides::{ALLOW, LIMIT, RULES, await_line, await_no_line, connected, uses_up, verdict};
+use super::overrides::{ALLOW, LIMIT, RULES, await_line, connected, uses_up, verdict};
 use crate::prelude::*;
 
 const KEY: &str = "tg:{tm}:overrides";
 
-fn key() -> OverridesKey {
-    OverridesKey::of_secret(&[7; 32])
-}
-
-/// Returns Unix time, which documents use for expiry.
+/// Returns the first document of a fleet, which disables a rule without an end.
 #[allow(clippy::disallowed_methods, reason = "a test has no clock of the daemon's")]
-fn now() -> Now {
+fn disabling(rule: &str, secret: u8) -> Vec<u8> {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    Now { at: Timestamp::from_nanos(u64::try_from(unix).unwrap()), utc_offset_nanos: 0 }
+    let now = Now { at: Timestamp::from_nanos(u64::try_from(unix).unwrap()), utc_offset_nanos: 0 };
+    let target = Target::Rule(RuleName { domain: "api".into(), rule: rule.into() });
+    let by = SwitchOrigin::User(0);
+    let switch =
+        FleetChange::Switch(Switch { target, mode: Mode::Disabled, until: None, set_at: now.at, by });
+    let key = OverridesKey::of_secret(&[secret; 32]);
+    OverridesDocument::default().after(&switch, &[9; 16], &key, now).unwrap().unwrap().bytes
 }
 
-fn switch(target: Target, until: Option<Duration>) -> FleetChange {
-    let until = until.map(|lasts| now().at.after(lasts));
-    FleetChange::Switch(Switch {
-        target,
-        mode: Mode::Disabled,
-        until,
-        set_at: now().at,
-        by: SwitchOrigin::User(0),
-    })
-}
-
-fn per_user() -> Target {
-    Target::Rule(RuleName { domain: "api".into(), rule: "per-user".into() })
-}
-
-fn after(known: &OverridesDocument, change: &FleetChange, key: &OverridesKey) -> OverridesDocument {
-    known.after(change, &[9; 16], key, now()).unwrap().unwrap()
+fn connection(redis: &Redis) -> ::redis::Connection {
+    ::redis::Client::open(redis.url()).unwrap().get_connection().unwrap()
 }
 
 /// Writes any bytes to the key, as another client would.
 fn put(redis: &Redis, bytes: &[u8]) {
-    let mut stream = UnixStream::connect(redis.socket()).unwrap();
-    write!(stream, "*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${}\r\n", KEY.len(), bytes.len()).unwrap();
-    stream.write_all(bytes).unwrap();
-    stream.write_all(b"\r\n").unwrap();
-    let mut reply = [0; 5];
-    stream.read_exact(&mut reply).unwrap();
-    assert_eq!(&reply, b"+OK\r\n");
+    ::redis::cmd("SET").arg(KEY).arg(bytes).exec(&mut connection(redis)).unwrap();
 }
 
-fn rejected(host: &Daemon, reason: &str) -> f64 {
-    metric(host, &format!("tidegate_fleet_overrides_rejected_total{{reason=\"{reason}\"}}"))
+/// Returns the bytes of the key; none if it is no string.
+fn stored(redis: &Redis) -> Vec<u8> {
+    ::redis::cmd("GET").arg(KEY).query(&mut connection(redis)).unwrap_or_default()
 }
 
 fn version(host: &Daemon) -> f64 {
     metric(host, "tidegate_fleet_overrides_version")
 }
 
-fn await_version(host: &Daemon, expected: u64) {
-    wait_until(&format!("version {expected}"), || version(host) == expected as f64);
-}
-
-/// Starts a host that has disabled `per-user` for all and enabled it again: the key `old` has the first of
-/// the two documents.
-fn deceived(redis: &Redis) -> Daemon {
-    let host = connected(redis, RULES);
+/// Disables `per-user` for all hosts, makes a backup, and enables it again. Returns the two documents.
+fn two_versions(redis: &Redis, host: &Daemon) -> [Vec<u8>; 2] {
     host.run("switch per-user disabled --fleet --for 1h");
-    redis.order(&format!("COPY {KEY} old"));
+    let old = stored(redis);
+    redis.order("SAVE");
     host.run("switch per-user --clear --fleet");
-    redis.order(&format!("COPY {KEY} new"));
-    uses_up(&host, "u1");
-    host
+    [old, stored(redis)]
 }
 
-fn is_restored(redis: &Redis) -> bool {
-    let is_string = redis.say(&format!("TYPE {KEY}")) == "+string\r\n";
-    is_string && redis.say(&format!("GET {KEY}")) == redis.say("GET new")
-}
-
+/// The fuzz target `fleet_overrides` has documents with parts of others.
 #[test]
-fn host_rules_limit_for_any_redis_reply() {
+fn host_rules_limit_for_any_value_in_redis() {
     let redis = Redis::start(&[]);
-    let host = deceived(&redis);
-    await_version(&host, 2);
-    let stranger = OverridesKey::of_secret(&[8; 32]);
-    let foreign = after(&OverridesDocument::default(), &switch(per_user(), None), &stranger).bytes;
-    let lies: [(&str, &str, &dyn Fn()); 10] = [
-        ("stale", "an older document", &|| redis.order(&format!("COPY old {KEY} REPLACE"))),
-        ("forged", "garbage", &|| put(&redis, b"everything: disabled")),
-        ("forged", "the document of another secret", &|| put(&redis, &foreign)),
-        ("forged", "no MAC", &|| put(&redis, &foreign[..foreign.len() - 32])),
-        ("forged", "one byte too few", &|| copy(&redis, "redis.call('get',KEYS[2]):sub(1,-2)")),
-        ("forged", "a higher version", &|| {
-            copy(&redis, "'\\0\\0\\0\\0\\0\\0\\0\\9'..redis.call('get',KEYS[2]):sub(9)");
-        }),
-        ("forged", "the MAC of another document", &|| {
-            copy(&redis, "redis.call('get',KEYS[2]):sub(1,-33)..redis.call('get','new'):sub(-32)");
-        }),
-        ("forged", "the version of another document", &|| {
-            copy(&redis, "redis.call('get','new'):sub(1,8)..redis.call('get',KEYS[2]):sub(9)");
-        }),
-        ("unreadable", "two megabytes", &|| put(&redis, &vec![b'x'; 2 << 20])),
-        ("unreadable", "a list", &|| {
-            redis.order(&format!("DEL {KEY}"));
-            redis.order(&format!("LPUSH {KEY} x"));
-        }),
-    ];
-    for (reason, what, lie) in lies {
-        let before = rejected(&host, reason);
-        lie();
-        wait_until(&format!("{what} is rejected"), || rejected(&host, reason) > before);
+    let host = connected(&redis, RULES);
+    let [old, new] = two_versions(&redis, &host);
+    uses_up(&host, "u1");
+    for (reason, what, value) in [
+        ("stale", "an older document", Some(old)),
+        ("forged", "garbage", Some(b"everything: disabled".to_vec())),
+        ("forged", "the document of another secret", Some(disabling("per-user", 8))),
+        ("unreadable", "two megabytes", Some(vec![b'x'; 2 << 20])),
+        ("unreadable", "a list", None),
+    ] {
+        let rejected =
+            || metric(&host, &format!("tidegate_fleet_overrides_rejected_total{{reason=\"{reason}\"}}"));
+        let before = rejected();
+        if let Some(value) = value {
+            put(&redis, &value);
+        } else {
+            redis.order("LPUSH list x");
+            redis.order(&format!("RENAME list {KEY}"));
+        }
+        wait_until(&format!("{what} is rejected"), || rejected() > before);
         assert_eq!(verdict(&host, "u1"), LIMIT, "{what}");
-        wait_until(&format!("{what} is replaced"), || is_restored(&redis));
+        wait_until(&format!("{what} is replaced"), || stored(&redis) == new);
         assert_eq!((verdict(&host, "u1"), version(&host)), (LIMIT, 2.0), "{what}");
     }
     host.await_log(&["FORGED FLEET OVERRIDES"]);
@@ -126,105 +88,42 @@ fn host_rules_limit_for_any_redis_reply() {
     assert!(ready.status == 200 && ready.body.starts_with("ready\nnote: FORGED"), "{}", ready.body);
     assert!(host.run("status").contains("FORGED fleet overrides"));
     // Operator changes still apply.
-    host.run("switch per-user disabled --fleet --for 1h");
+    host.run("switch --all disabled --fleet --for 1h");
     assert_eq!(verdict(&host, "u1"), ALLOW);
+    has(&get(&host, "/readyz").body, &["note: everything is disabled on all hosts until 2"]);
+    has(&host.run("status"), &["everything is disabled on all hosts until 2"]);
 }
 
-/// Stores the result of an expression on the older document.
-fn copy(redis: &Redis, expression: &str) {
-    redis.order(&format!("EVAL return(redis.call('set',KEYS[1],{expression})) 2 {KEY} old"));
-}
-
+/// The version outlives the process: the host rejects a Redis that was rolled back meanwhile.
 #[test]
-fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
+fn an_older_document_of_a_backup_is_ignored_after_a_restart() {
     let mut redis = Redis::start(&[]);
     let host = connected(&redis, RULES);
-    host.run("switch per-user disabled --fleet --for 1h");
-    redis.order("SAVE");
-    host.run("switch per-user --clear --fleet");
-    uses_up(&host, "u1");
-    redis.order("FLUSHALL");
-    let newest = eventually("the newest is written back", || {
-        Some(redis.say(&format!("GET {KEY}"))).filter(|value| value != "$-1\r\n")
-    });
-    assert_eq!(verdict(&host, "u1"), LIMIT);
-    // The backup.
+    let [_, new] = two_versions(&redis, &host);
+    let kept = || fs::read(host.plan.path("state/fleet-overrides")).unwrap_or_default();
+    wait_until("the version is kept", || kept().get(7) == Some(&2));
+    let plan = host.killed();
     redis.kill();
     redis.restart(None);
-    wait_until("the backup is replaced", || redis.say(&format!("GET {KEY}")) == newest);
-    wait_until("it is counted", || rejected(&host, "stale") >= 1.0);
-    await_version(&host, 2);
-    assert_eq!(verdict(&host, "u1"), LIMIT);
-    // The version outlives the process: the host rejects a Redis that was rolled back meanwhile.
-    eventually("it is kept", || {
-        let kept = fs::read(host.plan.path("state/fleet-overrides")).ok()?;
-        (kept.get(7) == Some(&2)).then_some(())
-    });
-    let mut host = host;
-    host.process.signal(9);
-    host.process.exit_code();
-    redis.kill();
-    redis.restart(None);
-    assert_ne!(redis.say(&format!("GET {KEY}")), newest, "the backup has the older one");
-    let host = host.plan.start();
-    wait_until("the backup is replaced", || redis.say(&format!("GET {KEY}")) == newest);
-    await_version(&host, 2);
+    assert_ne!(stored(&redis), new, "the backup has the older one");
+    let host = plan.start();
+    wait_until("the backup is replaced", || stored(&redis) == new);
+    wait_until("the newest is in force", || version(&host) == 2.0);
     uses_up(&host, "u2");
-}
-
-#[test]
-fn an_authentic_document_switches_no_more_than_an_operator_could() {
-    let redis = Redis::start(&[]);
-    let host = connected(&redis, RULES);
-    uses_up(&host, "u1");
-    let days = |days: u64| Some(Duration::from_secs(days * 86_400));
-    let mut known = OverridesDocument::default();
-    for (what, target, until) in [
-        ("everything without an end", Target::Daemon, None),
-        ("an end in 400 days", per_user(), days(400)),
-        ("everything until 400 days from now", Target::Daemon, days(400)),
-    ] {
-        let document = after(&known, &switch(target, until), &key());
-        put(&redis, &document.bytes);
-        await_version(&host, document.version);
-        assert_eq!(verdict(&host, "u1"), LIMIT, "{what}");
-        known = document;
-    }
-    assert!(rejected(&host, "unknown") >= 1.0);
-    // Overrides expire by the host's clock, and health and status show them.
-    let (lasts, since) = (Duration::from_secs(15), now().at);
-    let document = after(&known, &switch(Target::Daemon, Some(lasts)), &key());
-    put(&redis, &document.bytes);
-    wait_until("everything is off", || verdict(&host, "u1") == ALLOW);
-    let ready = get(&host, "/readyz").body;
-    assert!(ready.contains("note: everything is disabled on all hosts until 2"), "{ready}");
-    assert!(host.run("status").contains("everything is disabled on all hosts until 2"));
-    sleep(lasts.saturating_sub(now().at.since(since)));
-    wait_until("it ends", || verdict(&host, "u1") == LIMIT);
-    assert_eq!(get(&host, "/readyz").body, "ready\n");
 }
 
 #[test]
 fn hosts_choose_the_same_of_two_documents_of_one_version() {
     let redis = Redis::start(&[]);
     let hosts = [RULES; 2].map(|rules| connected(&redis, rules));
-    let rule = |rule: &str| Target::Rule(RuleName { domain: "api".into(), rule: rule.into() });
-    let two = ["per-user", "shared"]
-        .map(|name| after(&OverridesDocument::default(), &switch(rule(name), None), &key()));
-    let is_first = two[0].bytes.last_chunk::<32>() > two[1].bytes.last_chunk::<32>();
-    let held = if is_first { "api/per-user: disabled" } else { "api/shared: disabled" };
-    // In the intended order, and in the other.
-    for order in
-        [[usize::from(is_first), usize::from(!is_first)], [usize::from(!is_first), usize::from(is_first)]]
-    {
-        for at in order {
-            put(&redis, &two[at].bytes);
-            hosts.iter().for_each(|host| await_version(host, 1));
-        }
-        hosts.iter().for_each(|host| drop(await_line(host, held)));
-        let other = if is_first { "api/shared: disabled" } else { "api/per-user: disabled" };
-        hosts.iter().for_each(|host| await_no_line(host, other));
+    let mut two = ["per-user", "shared"].map(|rule| (disabling(rule, 7), rule));
+    two.sort_by_key(|(document, _)| document.last_chunk::<32>().copied());
+    let [(smaller, smaller_rule), (larger, rule)] = two;
+    for (document, rule) in [(&smaller, smaller_rule), (&larger, rule), (&smaller, rule)] {
+        put(&redis, document);
+        hosts.iter().for_each(|host| drop(await_line(host, &format!("api/{rule}: disabled"))));
     }
+    wait_until("the smaller one is replaced", || stored(&redis) == larger);
 }
 
 #[test]

@@ -13,4 +13,3 @@ mod remote_checks;
 mod reserve;
 mod secrets;
 mod shards;
-mod windows;

@@ -1,7 +1,6 @@
 //! Tests which numbers of a rule hold for a key in use: after reloads, restarts, and under other entries.
 
-use super::hosts::{await_counted, hosts, plan, rules};
-use super::secrets::{BURST, at_once};
+use super::hosts::{hosts, plan, rules};
 use crate::prelude::*;
 
 /// A rule with these overrides, so slow that nothing is earned meanwhile.
@@ -20,25 +19,20 @@ fn reload(host: &Daemon, rules: &str) {
 #[test]
 fn host_with_older_numbers_says_that_they_do_not_hold() {
     let redis = Redis::start(&[]);
-    let start = |rate: &str| plan(&redis.url(), &rules(rate, BURST, "on_miss: refuse"), "").start();
+    let rules = |rate: &str| rules(rate, 100, "on_miss: refuse");
+    let start = |rate: &str| plan(&redis.url(), &rules(rate), "").start();
+    let are_outdated = |host: &Daemon| {
+        host.greeted().allowed("u1", 20);
+        host.run("status").contains("newer numbers for api/shared than 200/s here")
+            && host.run("fleet").contains(" elsewhere")
+    };
     let one = start("200/s");
-    await_counted(std::slice::from_ref(&one), 1);
-    at_once(std::slice::from_ref(&one), 300);
+    wait_until("its numbers are known", || one.greeted().allowed("u1", 20) > 0);
     let other = start("100/s");
-    let hosts = [one, other];
-    await_counted(&hosts, 2);
-    let says = |host: &Daemon| host.run("status").contains("newer numbers for api/shared than 200/s here");
-    eventually("it is said", || {
-        at_once(&hosts, 300);
-        says(&hosts[0]).then_some(())
-    });
-    assert!(!says(&hosts[1]) && hosts[0].run("fleet").contains(" elsewhere"));
+    wait_until("it is said", || !are_outdated(&other) && are_outdated(&one));
     // After a rollback elsewhere the newest numbers are those of this host.
-    reload(&hosts[1], &rules("200/s", BURST, "on_miss: refuse"));
-    eventually("it adopts the newest version", || {
-        at_once(&hosts, 300);
-        hosts.iter().all(|host| !says(host) && !host.run("fleet").contains(" elsewhere")).then_some(())
-    });
+    reload(&other, &rules("200/s"));
+    wait_until("it adopts the newest version", || !are_outdated(&other) && !are_outdated(&one));
 }
 
 /// A new first entry moves all others: callers in use keep what they have used, and get the numbers of their entry.
@@ -93,26 +87,6 @@ fn earlier_numbers_hold_after_restart() {
         fs::write(plan.path("rules/api.yaml"), rules).unwrap();
         host = plan.start();
         eventually("its numbers hold", || passes.contains(&host.greeted().allowed("u", 30)).then_some(()));
-    }
-}
-
-/// Windows of two entries are counted apart: a request under one ends none of the other.
-#[test]
-fn request_under_another_window_keeps_the_count() {
-    let redis = Redis::start(&[]);
-    for algorithm in ["fixed_window", "sliding_window"] {
-        let rules = format!(
-            "domain: api\nlimits: [{{name: {algorithm}, key: [user], rate: 3/day, algorithm: {algorithm}, scope: fleet, \
-             overrides: [{{match: {{plan: gold}}, rate: 100/s}}]}}]\n"
-        );
-        let hosts = hosts(2, &redis.url(), &rules);
-        let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
-        let gold =
-            |wire: &mut Wire| verdict_of(&wire.ask(&json!([3, 1, "api", [["user", "u"], ["plan", "gold"]]])));
-        assert_eq!(gold(&mut wires[0]), 0);
-        assert_eq!(wires[0].allowed("u", 2) + wires[1].allowed("u", 5), 3, "{algorithm}");
-        eventually("gold is not held up", || (gold(&mut wires[1]) == 0).then_some(()));
-        assert_eq!(wires[0].allowed("u", 5) + wires[1].allowed("u", 5), 0, "{algorithm}");
     }
 }
 

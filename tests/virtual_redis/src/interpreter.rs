@@ -6,7 +6,7 @@ use std::mem;
 use foldhash::{HashMap, HashMapExt};
 use mlua::{BString, Function, IntoLua, Lua, LuaOptions, LuaString, Result, StdLib, Table, Value, Variadic};
 
-use crate::keys::{Keys, Reply};
+use crate::keys::{self, Keys, Reply};
 use crate::numbers;
 
 thread_local! {
@@ -83,7 +83,7 @@ fn call(lua: &Lua, words: Variadic<BString>) -> Result<Reply> {
     let now_us = server.now_us;
     let words = Vec::from(words);
     let words: Vec<&[u8]> = words.iter().map(|word| &word[..]).collect();
-    Ok(server.keys.call(&words, now_us))
+    Ok(keys::call(&mut server.keys, &words, now_us))
 }
 
 fn error_reply(lua: &Lua, message: LuaString) -> Result<Table> {

@@ -7,8 +7,7 @@ use std::str;
 use foldhash::HashMap;
 
 /// Keys by name.
-#[derive(Clone, Debug, Default)]
-pub struct Keys(pub HashMap<Vec<u8>, Entry>);
+pub(crate) type Keys = HashMap<Vec<u8>, Entry>;
 
 /// A key's value.
 #[derive(Clone, Debug)]
@@ -38,63 +37,61 @@ pub(crate) enum Reply {
     List(Vec<Reply>),
 }
 
-impl Keys {
-    /// Executes one command. Panics at commands that no script calls, and at values of another type.
-    pub(crate) fn call(&mut self, words: &[&[u8]], now_us: u64) -> Reply {
-        let now_ms = now_us / 1_000;
-        match *words {
-            [b"TIME"] => {
-                let parts = [now_us / 1_000_000, now_us % 1_000_000];
-                Reply::List(parts.map(|part| Reply::Text(part.to_string().into_bytes())).into())
-            }
-            [b"MGET", ref keys @ ..] => {
-                let values = keys.iter().map(|key| match self.find(key, now_ms).map(|entry| &entry.value) {
-                    Some(Value::Text(text)) => Reply::Text(text.clone()),
-                    _ => Reply::Nil,
-                });
-                Reply::List(values.collect())
-            }
-            [b"SET", key, value, b"PX", ms] => {
-                let until_ms = Some(now_ms + number(ms));
-                self.0.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), until_ms });
-                Reply::Nil
-            }
-            [b"PEXPIRE", key, ms] => {
-                let found = self.find(key, now_ms);
-                Reply::Number(found.map_or(0, |entry| {
-                    entry.until_ms = Some(now_ms + number(ms));
-                    1
-                }))
-            }
-            [command, key, ref arguments @ ..] => {
-                self.find(key, now_ms);
-                let value = if command[0] == b'H' {
-                    Value::Hash(BTreeMap::new())
-                } else {
-                    Value::Scores(BTreeMap::new())
-                };
-                let entry = self.0.entry(key.to_vec()).or_insert(Entry { value, until_ms: None });
-                let (reply, is_empty) = match &mut entry.value {
-                    Value::Hash(fields) => (hash(fields, command, arguments), fields.is_empty()),
-                    Value::Scores(scores) => (sorted_set(scores, command, arguments), scores.is_empty()),
-                    Value::Text(_) => panic!("{command:?} of a text"),
-                };
-                if is_empty {
-                    self.0.remove(key);
-                }
-                reply
-            }
-            _ => panic!("no script calls {words:?}"),
+/// Executes one command. Panics at commands that no script calls, and at values of another type.
+pub(crate) fn call(all: &mut Keys, words: &[&[u8]], now_us: u64) -> Reply {
+    let now_ms = now_us / 1_000;
+    match *words {
+        [b"TIME"] => {
+            let parts = [now_us / 1_000_000, now_us % 1_000_000];
+            Reply::List(parts.map(|part| Reply::Text(part.to_string().into_bytes())).into())
         }
+        [b"MGET", ref keys @ ..] => {
+            let values = keys.iter().map(|key| match find(all, key, now_ms).map(|entry| &entry.value) {
+                Some(Value::Text(text)) => Reply::Text(text.clone()),
+                _ => Reply::Nil,
+            });
+            Reply::List(values.collect())
+        }
+        [b"SET", key, value, b"PX", ms] => {
+            let until_ms = Some(now_ms + number(ms));
+            all.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), until_ms });
+            Reply::Nil
+        }
+        [b"PEXPIRE", key, ms] => {
+            let found = find(all, key, now_ms);
+            Reply::Number(found.map_or(0, |entry| {
+                entry.until_ms = Some(now_ms + number(ms));
+                1
+            }))
+        }
+        [command, key, ref arguments @ ..] => {
+            find(all, key, now_ms);
+            let value = if command[0] == b'H' {
+                Value::Hash(BTreeMap::new())
+            } else {
+                Value::Scores(BTreeMap::new())
+            };
+            let entry = all.entry(key.to_vec()).or_insert(Entry { value, until_ms: None });
+            let (reply, is_empty) = match &mut entry.value {
+                Value::Hash(fields) => (hash(fields, command, arguments), fields.is_empty()),
+                Value::Scores(scores) => (sorted_set(scores, command, arguments), scores.is_empty()),
+                Value::Text(_) => panic!("{command:?} of a text"),
+            };
+            if is_empty {
+                all.remove(key);
+            }
+            reply
+        }
+        _ => panic!("no script calls {words:?}"),
     }
+}
 
-    /// Returns a key, unless it has expired.
-    fn find(&mut self, key: &[u8], now_ms: u64) -> Option<&mut Entry> {
-        if self.0.get(key)?.until_ms.is_some_and(|until_ms| now_ms > until_ms) {
-            self.0.remove(key);
-        }
-        self.0.get_mut(key)
+/// Returns a key, unless it has expired.
+fn find<'a>(all: &'a mut Keys, key: &[u8], now_ms: u64) -> Option<&'a mut Entry> {
+    if all.get(key)?.until_ms.is_some_and(|until_ms| now_ms > until_ms) {
+        all.remove(key);
     }
+    all.get_mut(key)
 }
 
 fn hash(fields: &mut BTreeMap<Vec<u8>, Vec<u8>>, command: &[u8], arguments: &[&[u8]]) -> Reply {

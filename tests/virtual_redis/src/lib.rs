@@ -15,13 +15,13 @@ mod interpreter;
 mod keys;
 mod numbers;
 
-pub use keys::{Entry, Keys, Value};
+pub use keys::{Entry, Value};
 
 /// One server.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualRedis {
     /// All keys, expired ones included until a command looks at them.
-    pub keys: Keys,
+    pub keys: keys::Keys,
 }
 
 impl VirtualRedis {
