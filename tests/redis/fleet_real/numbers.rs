@@ -6,7 +6,7 @@ use crate::prelude::*;
 /// A rule with these overrides, so slow that nothing is earned meanwhile.
 fn with_overrides(overrides: &str) -> String {
     format!(
-        "domain: api\nlimits: [{{name: shared, key: [user], rate: 9/h, scope: fleet, overrides: [{overrides}]}}]\n"
+        "domain: api\nlimits: [{{name: shared, key: [user], rate: 9/h, scope: fleet, fleet: {{wait: 50ms}}, overrides: [{overrides}]}}]\n"
     )
 }
 
@@ -98,7 +98,7 @@ fn swapped_and_restored_numbers_hold() {
     let swap = |one: &str, other: &str| {
         with_overrides(&format!("{{match: {{user: one}}, {one}}}, {{match: {{user: other}}, {other}}}"))
     };
-    let away = with_overrides("").replace("scope: fleet", "scope: host");
+    let away = with_overrides("").replace("scope: fleet, fleet: {wait: 50ms}", "scope: host");
     let hosts = hosts(2, &redis.url(), &swap("rate: 5/h", large));
     let install = |rules: &str| hosts.iter().for_each(|host| reload(host, rules));
     let mut wires = [0, 1].map(|host: usize| hosts[host].greeted());
