@@ -214,7 +214,8 @@ fn check_shows_newer_numbers_of_another_host() {
     let mut newer = pair.host().out[0].clone();
     let ScriptCommand::Exact(payment) = &mut newer else { panic!("a payment") };
     payment.checks[0].costs[0].cell_quota.version = 7;
-    pair.store.execute(&newer, pair.world.store_us);
+    let World { store, store_us, .. } = &mut pair.0;
+    store.execute(&newer, *store_us);
     pair.answer_all(0);
     let host = pair.host();
     assert!(host.member.counters(host.now(1_000).at).values().any(|counters| counters.version == 7));
