@@ -33,12 +33,9 @@ pub(crate) struct ChangeStatus {
 impl ChangeLedger {
     /// Records a change here and in the log.
     pub fn enter(&self, by: &str, what: &str, now: Now) {
+        let change = ChangeStatus { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() };
+        push_latest(&self.changes, change);
         info!(by, "{what}");
-        let mut changes = self.changes.lock();
-        if changes.len() >= CHANGES_MAX {
-            changes.pop_front();
-        }
-        changes.push_back(ChangeStatus { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
     }
 
     /// Records the events of the engine since the last call.
@@ -80,17 +77,14 @@ impl ChangeLedger {
     fn alarm(&self, alarm: &Alarm, now: Now) {
         let Alarm { rule, callers, refused, .. } = alarm;
         let message = warning(alarm);
+        // Before the line of the log, whose readers look here.
+        push_latest(&self.alarms, (now.at, alarm.clone()));
         error!(%rule, callers, refused, "{message}");
         if let Some(until) = alarm.shadow_until {
             let until = utc(until, now);
             let what = format!("switched {rule} to shadow until {until}");
             self.enter(&SwitchOrigin::Guard.to_string(), &what, now);
         }
-        let mut alarms = self.alarms.lock();
-        if alarms.len() >= CHANGES_MAX {
-            alarms.pop_front();
-        }
-        alarms.push_back((now.at, alarm.clone()));
     }
 
     /// Returns warnings: the reports of the guard in the last hour, of rules that have not changed since.
@@ -110,6 +104,15 @@ impl ChangeLedger {
     pub(super) fn changes(&self) -> Vec<ChangeStatus> {
         self.changes.lock().iter().rev().cloned().collect()
     }
+}
+
+/// Adds an entry in place of the oldest one, if there is no room.
+fn push_latest<T>(entries: &Mutex<VecDeque<T>>, entry: T) {
+    let mut entries = entries.lock();
+    if entries.len() >= CHANGES_MAX {
+        entries.pop_front();
+    }
+    entries.push_back(entry);
 }
 
 fn warning(alarm: &Alarm) -> String {
