@@ -40,14 +40,18 @@ async fn closes_on_oversized_replies_within_memory_bound() {
     for (name, first, then) in table {
         let liar = Liar::start(first.clone(), then.clone(), true);
         let link = link_to(&liar);
-        up(&link).await;
         let before = resident();
-        let result = link.send(one(&link).id, &command(&echo(), &[], &["x"])).await;
+        let result = loop {
+            up(&link).await;
+            let result = link.send(one(&link).id, &command(&echo(), &[], &["x"])).await;
+            // On a busy machine a timeout may close the connection first: the next one is longer.
+            if result.as_ref().err().is_none_or(|error| error.class != FailureClass::Timeout) {
+                break result;
+            }
+        };
         until(name, || is_down_for(&link, FailureClass::Protocol)).await;
         if let Err(error) = result {
-            // The deadline may pass first on a busy machine.
-            let is_expected = matches!(error.class, FailureClass::Protocol | FailureClass::Timeout);
-            assert!(is_expected && error.may_have_run, "{name}: {error}");
+            assert_eq!((error.class, error.may_have_run), (FailureClass::Protocol, true), "{name}: {error}");
         } else {
             assert_eq!(*name, "more replies than questions");
         }
