@@ -16,7 +16,7 @@ thread_local! {
 
 struct Interpreter {
     lua: Lua,
-    /// The bodies of scripts, whose heads have run, by the address of their text.
+    /// Compiled scripts by the address of their text.
     scripts: RefCell<HashMap<*const u8, Function>>,
 }
 
@@ -67,11 +67,7 @@ impl Interpreter {
         if let Some(function) = scripts.get(&script.as_ptr()) {
             return Ok(function.clone());
         }
-        let text = script.strip_prefix("#!lua\n").unwrap();
-        // Each call of Redis makes the functions of the head anew, which here took most of the time.
-        let end = ["\nlocal now", "\nlocal time"].iter().filter_map(|start| text.find(start)).min().unwrap();
-        let (head, body) = text.split_at(end);
-        let function: Function = self.lua.load(format!("{head}\nreturn function() {body}\nend")).call(())?;
+        let function = self.lua.load(script.strip_prefix("#!lua\n").unwrap()).into_function()?;
         scripts.insert(script.as_ptr(), function.clone());
         Ok(function)
     }
