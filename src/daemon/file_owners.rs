@@ -13,7 +13,7 @@ use super::settings::Settings;
 
 /// A file or directory that another user may change, or a secret that every user may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ForeignWriter {
+pub(crate) struct ExposedFile {
     pub(crate) path: PathBuf,
     owner: u32,
     mode: u32,
@@ -31,8 +31,8 @@ pub(super) fn warn_of_settings(file: Option<&Path>, settings: &Settings) {
     log(of_settings(file, settings, Some(rustix::process::geteuid().as_raw())));
 }
 
-fn log(foreign: Vec<ForeignWriter>) {
-    for ForeignWriter { path, owner, mode, message, help } in foreign {
+fn log(foreign: Vec<ExposedFile>) {
+    for ExposedFile { path, owner, mode, message, help } in foreign {
         let (path, mode) = (path.display(), format!("{mode:04o}"));
         warn!(%path, owner, mode, "{message}; help: {help}");
     }
@@ -40,7 +40,7 @@ fn log(foreign: Vec<ForeignWriter>) {
 
 /// Checks the state directory of a daemon of the user `uid` (`None`: unknown, so that owners are not checked), and its
 /// files.
-pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ForeignWriter> {
+pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ExposedFile> {
     let is_trusted = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
     let Ok(found) = directory.metadata() else { return Vec::new() };
     let shown = directory.display();
@@ -57,7 +57,7 @@ pub(crate) fn of_state(directory: &Path, uid: Option<u32>) -> Vec<ForeignWriter>
 }
 
 /// Checks the settings file, and the rules, the secrets and the directories of sockets that the settings name.
-pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<u32>) -> Vec<ForeignWriter> {
+pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<u32>) -> Vec<ExposedFile> {
     let is_trusted = |owner: u32| uid.is_none_or(|uid| [0, uid].contains(&owner));
     let redis = settings.redis.as_ref();
     let password = redis.and_then(|redis| redis.link.password_file.as_deref());
@@ -79,7 +79,7 @@ pub(crate) fn of_settings(file: Option<&Path>, settings: &Settings, uid: Option<
 }
 
 /// Checks the directories of the sockets, where the `disable` file is looked for, too.
-fn of_sockets(settings: &Settings, uid: Option<u32>) -> impl Iterator<Item = ForeignWriter> {
+fn of_sockets(settings: &Settings, uid: Option<u32>) -> impl Iterator<Item = ExposedFile> {
     let adapters = settings.adapters.iter().filter_map(|(_, endpoint)| endpoint.socket.clone());
     let sockets = [settings.socket.path.clone(), settings.admin_socket()].into_iter().chain(adapters);
     let directories = sockets.filter_map(|socket| Some(socket.parent()?.to_owned()));
@@ -102,7 +102,7 @@ fn other_writer(found: &Metadata, bits: u32, is_trusted: impl Fn(u32) -> bool) -
     }
 }
 
-fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &str) -> Option<ForeignWriter> {
+fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &str) -> Option<ExposedFile> {
     let found = path.metadata().ok()?;
     let whose = other_writer(&found, bits, is_trusted)?;
     // A mounted config map is: its directory has mode 0777.
@@ -114,14 +114,14 @@ fn changeable(path: &Path, bits: u32, is_trusted: impl Fn(u32) -> bool, help: &s
 }
 
 /// Returns a password or token that every user may read. The fleet secret is checked where it is read.
-fn readable(path: &Path) -> Option<ForeignWriter> {
+fn readable(path: &Path) -> Option<ExposedFile> {
     let found = path.metadata().ok().filter(|found| found.mode() & 0o004 != 0)?;
     let help = format!("chmod 0600 {}", path.display());
     Some(foreign(path, &found, "every user may read it".to_owned(), help))
 }
 
-fn foreign(path: &Path, found: &Metadata, message: String, help: String) -> ForeignWriter {
-    ForeignWriter { path: path.to_owned(), owner: found.uid(), mode: found.mode() & 0o7777, message, help }
+fn foreign(path: &Path, found: &Metadata, message: String, help: String) -> ExposedFile {
+    ExposedFile { path: path.to_owned(), owner: found.uid(), mode: found.mode() & 0o7777, message, help }
 }
 
 /// Lists the files of a directory, except hidden ones; empty if it is none.

@@ -7,7 +7,7 @@ use strum::VariantArray;
 
 use super::Finding;
 use super::reach::{self, User};
-use crate::daemon::file_owners::{self, ForeignWriter};
+use crate::daemon::file_owners::{self, ExposedFile};
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
@@ -73,7 +73,7 @@ pub(super) fn owners(file: Option<&Path>, settings: &Settings, of_daemon: Option
     foreign.into_iter().map(|foreign| of_foreign("files", foreign)).collect()
 }
 
-fn of_foreign(what: &'static str, foreign: ForeignWriter) -> Finding {
+fn of_foreign(what: &'static str, foreign: ExposedFile) -> Finding {
     Finding::warning(what, format!("{}: {}", foreign.path.display(), foreign.message), foreign.help)
 }
 
