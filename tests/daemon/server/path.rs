@@ -14,10 +14,9 @@ fn socket_has_its_mode_and_group_from_the_start() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
     let mine = rustix::process::getegid().as_raw();
     let other = if is_root() { 12_345 } else { mine };
-    for (settings, group) in [("", mine), (&*format!(", group: \"{other}\""), other)] {
-        // Independent of the umask.
+    for (settings, group, mask) in [("", mine, "0"), (&*format!(", group: \"{other}\""), other, "077")] {
         let plan = Plan::new().settings(&format!("socket: {{mode: \"0620\"{settings}}}"));
-        let plan = plan.shell("umask 0; exec \"$@\"");
+        let plan = plan.shell(format!("umask {mask}; exec \"$@\""));
         let watch = init(CreateFlags::NONBLOCK).unwrap();
         let flags = WatchFlags::CREATE | WatchFlags::ATTRIB | WatchFlags::MOVED_TO;
         add_watch(&watch, plan.directory.path(), flags).unwrap();
@@ -38,6 +37,20 @@ fn socket_has_its_mode_and_group_from_the_start() {
         let found = fs::symlink_metadata(daemon.socket()).unwrap();
         assert_eq!((found.mode() & 0o777, found.gid()), (0o620, group));
     }
+}
+
+/// Adapters bind on threads of their own, and a umask is that of the process.
+#[test]
+fn sockets_that_are_bound_together_have_their_modes() {
+    let directory = tempfile::tempdir().unwrap();
+    let bind = |mode: u32| {
+        for number in 0..200 {
+            let path = directory.path().join(format!("{mode:o}.{number}"));
+            let _listener = tidegate::server::Listener::bind(&path, mode, None).unwrap();
+            assert_eq!(fs::symlink_metadata(path).unwrap().mode() & 0o777, mode);
+        }
+    };
+    std::thread::scope(|scope| [0o666, 0o600, 0o620].map(|mode| scope.spawn(move || bind(mode))).map(drop));
 }
 
 #[test]
