@@ -9,11 +9,10 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -39,14 +38,13 @@ pub fn is_installed() -> bool {
     is_installed
 }
 
-/// A free port below the ephemeral range, whose ports the kernel could give to another process.
+/// A port for a server that binds it itself. A closed connection keeps it from others for a minute, not from that server.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let ports = std::iter::repeat_with(|| {
-        let number = (std::process::id() * 97 + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
-        10_000 + u16::try_from(number).unwrap()
-    });
-    ports.take(20_000).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _caller = TcpStream::connect(address).unwrap();
+    drop(listener.accept().unwrap());
+    address.port()
 }
 
 impl Redis {
