@@ -9,7 +9,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -184,7 +184,7 @@ fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<(UnixListener
     let temporary = temporary_path(path);
     remove_stale(&temporary)?;
     let socket = bind_with_mode(&temporary, mode).map_err(failed("cannot listen"))?;
-    let identity = publish(&temporary, path, mode, group);
+    let identity = publish(&temporary, path, group);
     let identity = identity.inspect_err(|_| drop(std::fs::remove_file(&temporary)));
     let identity = identity.map_err(failed("cannot move the socket to its path"))?;
     socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
@@ -341,32 +341,33 @@ pub fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Binds with this mode less the umask, so that no other users can connect even for a moment.
+/// Binds under a umask that leaves only the mode, so that other users cannot connect even for a moment. Every other file of
+/// the daemon is made with a mode of its own.
 fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Not by another umask, which would be that of every thread.
-    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path)?;
+    let only_one = UMASK.lock();
+    let mask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let bound = bind(&socket, &address);
+    rustix::process::umask(mask);
+    drop(only_one);
+    bound?;
     listen(&socket, i32::from(BACKLOG))?;
     Ok(UnixListener::from(socket))
 }
 
-/// Sets the group and the whole mode of the socket, and renames it to its path. Returns its identity.
-fn publish(temporary: &Path, path: &Path, mode: u32, group: Option<u32>) -> io::Result<(u64, u64)> {
+/// All threads have one umask, and adapters bind on their own threads.
+static UMASK: Mutex<()> = Mutex::new(());
+
+/// Sets the group of the socket and renames it to its path. Returns its identity.
+fn publish(temporary: &Path, path: &Path, group: Option<u32>) -> io::Result<(u64, u64)> {
     if let Some(group) = group {
         rustix::fs::chownat(CWD, temporary, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    // A planted link is not followed.
-    let flags = libc::O_PATH | libc::O_NOFOLLOW;
-    let socket = OpenOptions::new().read(true).custom_flags(flags).open(temporary)?;
-    let metadata = socket.metadata()?;
-    if metadata.mode() & 0o777 != mode {
-        let file = format!("/proc/self/fd/{}", socket.as_raw_fd());
-        std::fs::set_permissions(file, Permissions::from_mode(mode))?;
-    }
+    let identity = file_identity(&std::fs::symlink_metadata(temporary)?);
     std::fs::rename(temporary, path)?;
-    Ok(file_identity(&metadata))
+    Ok(identity)
 }
 
 fn file_identity(metadata: &std::fs::Metadata) -> (u64, u64) {

@@ -19,7 +19,7 @@ TIMEOUT = 0.25  # longer than the default, so that a busy machine does not degra
 
 
 def free_port():
-    """A port for a server that binds it itself. A closed connection keeps it from others for a minute, not from that server."""
+    """A port for a server that binds it itself. A closed connection keeps it from all others for a minute."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         listener.accept()[0].close()
         return listener.getsockname()[1]

@@ -38,7 +38,7 @@ pub fn is_installed() -> bool {
     is_installed
 }
 
-/// A port for a server that binds it itself. A closed connection keeps it from others for a minute, not from that server.
+/// A port for a server that binds it itself. A closed connection keeps it from all others for a minute.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -39,7 +39,7 @@ fn socket_has_its_mode_and_group_from_the_start() {
     }
 }
 
-/// Adapters bind on threads of their own, and a umask is that of the process.
+/// Adapters bind on threads of their own.
 #[test]
 fn sockets_that_are_bound_together_have_their_modes() {
     let directory = tempfile::tempdir().unwrap();
