@@ -48,7 +48,6 @@ fn join_redis(
     };
     let secret = secret.ok_or_else(why)?;
     let link = redis.link.clone();
-    link.check().map_err(|wrong| format!("`redis` of the settings: {wrong}"))?;
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let versions = taken.own_directory().map(|directory| directory.path.join(VERSIONS_FILE));

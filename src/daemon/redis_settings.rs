@@ -59,10 +59,16 @@ pub(super) fn read(
         mapping.warn_at("ca_file", message, help);
     }
     let cluster = fields.cluster.unwrap_or_default();
-    if cluster && let Some(url) = urls.iter().find(|url| url.to_string().starts_with("unix:")) {
-        let message = format!("the nodes of a cluster are reached by TCP, and {url} is a socket");
+    let is_unlike = |url: &&Url| url.host().is_none() || url.database > 0 || url.is_tls() != is_tls;
+    if cluster && let Some(url) = urls.iter().find(is_unlike) {
+        let message =
+            format!("the nodes of a cluster are reached alike, by TCP and without a database, unlike {url}");
         let help = "write the urls of some nodes, or leave `cluster` out";
         mapping.error_at("cluster", message, help);
+    }
+    if fields.user.is_some() && fields.password_file.is_none() {
+        let message = "`user` has no password";
+        mapping.error_at("user", message, "name its file under `password_file`, or leave `user` out");
     }
     let path = |path: Option<PathText<'_>>| path.map(|path| directory.join(path.0));
     Some(RedisSettings {

@@ -31,7 +31,10 @@ pub(crate) fn parse(text: &str) -> Result<u32, ValueProblem> {
     }
     let message = match text.strip_prefix('-') {
         Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
-            return Err(ValueProblem::new(format!("{} is negative", shown(text)), "write at least 1"));
+            return Err(ValueProblem::new(
+                format!("{} is negative", shown(text)),
+                "write a number without a sign",
+            ));
         }
         _ => format!("{} is not a whole number", shown(text)),
     };

@@ -67,7 +67,6 @@ type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;
 fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    redis.link.check().map_err(str::to_owned)?;
     runtime.block_on(async {
         let link = RedisLink::start(redis.link.clone(), vec![Rights::script()]);
         let mut changes = link.changes();

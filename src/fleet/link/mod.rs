@@ -45,24 +45,6 @@ pub struct LinkOptions {
     pub cluster: bool,
 }
 
-impl LinkOptions {
-    /// Checks what a single field does not show. The settings have at least one URL, each once, and no `ca_file` without TLS.
-    ///
-    /// # Errors
-    /// The contradiction.
-    pub fn check(&self) -> Result<(), &'static str> {
-        let is_tls = self.urls.iter().any(Url::is_tls);
-        let unlike = |url: &Url| url.host().is_none() || url.database > 0 || url.is_tls() != is_tls;
-        if self.user.is_some() && self.password_file.is_none() {
-            return Err("a `user` needs a `password_file`");
-        }
-        if self.cluster && self.urls.iter().any(unlike) {
-            return Err("a cluster is named by redis:// or rediss:// URLs, all alike, without a database");
-        }
-        Ok(())
-    }
-}
-
 /// A Lua script, called by its digest; the text is sent only to servers that do not know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
     pub(super) place: ServerAddress,
-    pub(super) database: u32,
+    pub database: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl Url {
         Some(Url { place: ServerAddress::Tcp { host, port, tls }, database: self.database })
     }
 
-    pub(super) fn host(&self) -> Option<&str> {
+    pub fn host(&self) -> Option<&str> {
         match &self.place {
             ServerAddress::Tcp { host, .. } => Some(host),
             ServerAddress::Unix(_) => None,

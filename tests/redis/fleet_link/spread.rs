@@ -39,19 +39,3 @@ proptest::proptest! {
         }
     }
 }
-
-#[test]
-fn rejects_contradictory_options() {
-    let of_cluster = |urls: &[&str]| LinkOptions {
-        cluster: true,
-        ..named(&urls.iter().map(ToString::to_string).collect::<Vec<_>>())
-    };
-    for (options, expected) in [
-        (LinkOptions { user: Some("u".into()), ..LinkOptions::default() }, "a `user` needs"),
-        (of_cluster(&["unix:///s"]), "a cluster is named"),
-        (of_cluster(&["redis://a/1"]), "a cluster is named"),
-        (of_cluster(&["redis://a", "rediss://b"]), "a cluster is named"),
-    ] {
-        assert!(options.check().unwrap_err().starts_with(expected), "{options:?}");
-    }
-}
