@@ -220,6 +220,7 @@ impl Host {
             seq: 1,
             pools: Vec::new(),
             secret,
+            rules: 0,
         });
         if let Some(ScriptReply::Heartbeat(reply)) = decoded(&call, input) {
             self.member.apply_heartbeat(&reply, self.now.at);

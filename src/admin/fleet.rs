@@ -197,6 +197,8 @@ pub(crate) struct FleetSummary {
     pub(crate) failure: Option<String>,
     pub(crate) host: String,
     pub(crate) secret: SecretStatus,
+    /// Hosts whose fleet rules have other numbers than those of this host.
+    pub(crate) other_rules_hosts: u64,
     pub(crate) needed: bool,
     pub(crate) linked: bool,
     pub(crate) hosts: u64,
@@ -304,6 +306,7 @@ impl From<&FleetReading> for FleetSummary {
             failure: fleet.failure.as_deref().map(str::to_owned),
             host: if fleet.is_set { hex(&[first, second, third, fourth]) } else { String::new() },
             secret: SecretStatus { uses: fleet.secret(), other_hosts: view.unlike.into() },
+            other_rules_hosts: view.other_rules.into(),
             needed: view.is_needed,
             linked: view.is_linked,
             hosts: view.hosts.into(),

@@ -122,7 +122,7 @@ pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
 }
 
 fn page(fleet: &FleetPage) -> String {
-    let FleetSummary { host, secret, .. } = &fleet.summary;
+    let FleetSummary { host, secret, other_rules_hosts, .. } = &fleet.summary;
     let host = if host.is_empty() { String::new() } else { format!("this host    {host}\n") };
     let secret = secret.uses.as_ref().map(|uses| match secret.other_hosts {
         0 => format!("\nsecret       {uses}"),
@@ -131,7 +131,14 @@ fn page(fleet: &FleetPage) -> String {
         }
     });
     let secret = secret.unwrap_or_default();
-    let mut parts = vec![format!("{host}fleet        {}{secret}", in_a_line(&fleet.summary))];
+    let rules_of_others = match *other_rules_hosts {
+        0 => String::new(),
+        others => {
+            format!("\nrules        other numbers, or an older version, on {}", counted(others, "host"))
+        }
+    };
+    let mut parts =
+        vec![format!("{host}fleet        {}{secret}{rules_of_others}", in_a_line(&fleet.summary))];
     parts.extend(partition(fleet));
     parts.extend(nodes(&fleet.nodes));
     parts.extend(rules(&fleet.rules));

@@ -31,6 +31,8 @@ pub struct FleetView {
     pub secret: SecretDigest,
     /// Hosts with another fleet secret that were alive at the last heartbeat.
     pub unlike: u32,
+    /// Hosts whose fleet rules have other numbers, likewise.
+    pub other_rules: u32,
     pub is_linked: bool,
     /// The host count for shares: `counted`, and at least the number of the settings.
     pub hosts: u32,

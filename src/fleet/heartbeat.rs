@@ -18,6 +18,8 @@ pub struct Heartbeat {
     /// The host's pools, at most [`POOLS_MAX`], each once.
     pub pools: Vec<PoolReport>,
     pub secret: SecretDigest,
+    /// The digest of the numbers of all fleet rules in force.
+    pub rules: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +34,9 @@ pub struct HeartbeatReply {
     pub hosts: u32,
     /// The pools in the order of the heartbeat.
     pub pools: Vec<FleetPoolLoad>,
-    /// Live hosts with the same secret.
-    pub alike: u32,
+    /// Live hosts with the same secret, and with the same rules.
+    pub same_secret: u32,
+    pub same_rules: u32,
     /// Another daemon uses the name of this host.
     pub is_name_taken: bool,
 }
@@ -52,7 +55,8 @@ impl Heartbeat {
         let names = self.pools.iter().map(|report| &report.pool);
         debug_assert!(are_distinct(names, 0..=POOLS_MAX), "{self:?}");
         let of_secret = format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes();
-        let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, b"tg:{tm}:epochs".to_vec()];
+        let of_rules = format!("tg:{{tm}}:rules:{:016x}", self.rules).into_bytes();
+        let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, of_rules, b"tg:{tm}:epochs".to_vec()];
         let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
@@ -68,15 +72,14 @@ impl Heartbeat {
     }
 
     pub(super) fn read(&self, from: &mut ReplyReader<'_>) -> HeartbeatReply {
-        let hosts = from.small(HOSTS_MAX);
-        let alike = from.small(HOSTS_MAX);
+        let [hosts, same_secret, same_rules] = [(); 3].map(|()| from.small(HOSTS_MAX));
         let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| {
             let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
             let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
             FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, is_overtaken, may_lack }
         });
-        HeartbeatReply { hosts, alike, is_name_taken, pools: pools.collect() }
+        HeartbeatReply { hosts, same_secret, same_rules, is_name_taken, pools: pools.collect() }
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) struct Versions {
     known: HashMap<u64, KnownVersion>,
     /// The newest versions of rules that are not in force: of the process before, or removed since.
     others: HashMap<u64, NumbersVersion>,
+    /// A digest of all numbers in force, the same on hosts with the same rules.
+    pub(super) digest: u64,
     /// Whether a version has changed since it was last stored.
     pub(super) is_changed: bool,
 }
@@ -73,6 +75,8 @@ impl Versions {
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
         let in_force = budgets.values().filter(|budget| budget.is_in_force);
         let rules: HashMap<u64, u64> = in_force.map(|it| (it.rule_number, it.fingerprint)).collect();
+        let digests = rules.iter().map(|(rule, fingerprint)| fingerprint.wrapping_mul(rule | 1));
+        self.digest = digests.fold(0, u64::wrapping_add);
         for (rule, known) in self.known.extract_if(|rule, _| !rules.contains_key(rule)) {
             self.others.extend(known.newest.map(|newest| (rule, newest)));
         }

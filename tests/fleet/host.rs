@@ -335,7 +335,7 @@ impl Host {
             let (seq, pools) = self.reserves.report(&self.engine, now.at);
             let (host, epoch) = (self.name, self.birth.epoch);
             let secret = SecretDigest::of_secret(&[self.birth.secret]);
-            self.out.push(ScriptCommand::Heartbeat(Heartbeat { host, epoch, seq, pools, secret }));
+            self.out.push(ScriptCommand::Heartbeat(Heartbeat { host, epoch, seq, pools, secret, rules: 0 }));
         }
     }
 

@@ -187,6 +187,6 @@ fn any_heartbeat() -> impl Strategy<Value = ScriptCommand> {
             Some(PoolReport { pool: format!("api/{pool}"), load })
         });
         let (pools, secret) = (pools.collect(), SecretDigest::of_secret(&[secret]));
-        ScriptCommand::Heartbeat(Heartbeat { host: [host; 16], epoch, seq, pools, secret })
+        ScriptCommand::Heartbeat(Heartbeat { host: [host; 16], epoch, seq, pools, secret, rules: epoch })
     })
 }

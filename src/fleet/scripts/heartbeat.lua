@@ -4,10 +4,10 @@
 -- A report of a pool replaces the host's previous report, so a repeated heartbeat counts once. A heartbeat that arrives after
 -- a later one is ignored. A report expires after two seconds and is removed at the next count.
 --
--- KEYS: hosts by their last heartbeat, hosts with the same secret by their last heartbeat, the epochs of hosts, one for each
--- pool. ARGV: host; epoch and sequence number; the reports of the pools. Reply: hosts, hosts with the same secret, whether a
--- host of this name has a later epoch; for each pool slots, critical, other, whether a later report was stored before, and
--- whether reports may be missing, as Redis lost them and not all hosts have reported since.
+-- KEYS: hosts by their last heartbeat, of these those with the same secret, those with the same rules, the epochs of hosts, one
+-- for each pool. ARGV: host; epoch and sequence number; the reports of the pools. Reply: hosts, hosts with the same secret, with
+-- the same rules, whether a host of this name has a later epoch; for each pool slots, critical, other, whether a later report was
+-- stored before, and whether reports may be missing, as Redis lost them and not all hosts have reported since.
 local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
@@ -25,7 +25,7 @@ local pack, read = struct.pack, struct.unpack
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 3
+local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 4
 local epoch, seq = read('<i8i8', ARGV[2])
 if #reports ~= pools * REPORT_BYTES then return redis.error_reply('ERR the reports do not fit the pools') end
 
@@ -67,16 +67,16 @@ local function alive(key, epochs)
   return redis.call('ZCARD', key)
 end
 
-local hosts_alive = alive(KEYS[1], KEYS[3])
+local hosts_alive = alive(KEYS[1], KEYS[4])
 -- Of two daemons with one name, the one that started first must take another name.
-local last_epoch = redis.call('HMGET', KEYS[3], host)[1]
+local last_epoch = redis.call('HMGET', KEYS[4], host)[1]
 local is_taken = last_epoch and #last_epoch == 8 and read('<i8', last_epoch) > epoch
-if not is_taken then redis.call('HSET', KEYS[3], host, pack('<i8', epoch)) end
-redis.call('PEXPIRE', KEYS[3], 60000)
-local reply = { pack('<I4I4I1', hosts_alive, alive(KEYS[2]), is_taken and 1 or 0) }
+if not is_taken then redis.call('HSET', KEYS[4], host, pack('<i8', epoch)) end
+redis.call('PEXPIRE', KEYS[4], 60000)
+local reply = { pack('<I4I4I4I1', hosts_alive, alive(KEYS[2]), alive(KEYS[3]), is_taken and 1 or 0) }
 
 for i = 1, pools do
-  local key = KEYS[i + 3]
+  local key = KEYS[i + 4]
   local slots_here, critical_here, other_here = read(REPORT, reports, (i - 1) * REPORT_BYTES + 1)
   local values = redis.call('HMGET', key, 'sums', host)
   local sums, said, overtaken = values[1], values[2], 0

@@ -181,7 +181,8 @@ impl SyncLoop {
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
         let (host, epoch) = (self.member.sync.host(), self.plan.identity.epoch);
-        Heartbeat { host, epoch, seq, pools, secret: self.plan.secret }
+        let rules = self.member.sync.versions.digest;
+        Heartbeat { host, epoch, seq, pools, secret: self.plan.secret, rules }
     }
 
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.
@@ -276,7 +277,7 @@ impl SyncLoop {
                 }
                 self.member.apply_heartbeat(&reply, now.at);
                 self.view.alive = reply.hosts;
-                let unlike = reply.hosts.saturating_sub(reply.alike);
+                let unlike = reply.hosts.saturating_sub(reply.same_secret);
                 if unlike > 0 && self.view.unlike == 0 {
                     warn!(
                         hosts = unlike,
@@ -286,6 +287,7 @@ impl SyncLoop {
                     );
                 }
                 self.view.unlike = unlike;
+                self.view.other_rules = reply.hosts.saturating_sub(reply.same_rules);
                 let hosts = self.plan.status.counted();
                 let is_due =
                     !self.is_kept.load(Ordering::Relaxed) && now.at.since(self.kept_at) >= KEEP_AGAIN;

@@ -15,7 +15,7 @@ fn reload(host: &Daemon, rules: &str) {
     host.run("reload");
 }
 
-/// Newer numbers of one host hold on all hosts, and the others say so.
+/// Newer numbers of one host hold on all hosts, and the others say so; every host says that there are others.
 #[test]
 fn host_with_older_numbers_says_that_they_do_not_hold() {
     let redis = Redis::start(&[]);
@@ -26,13 +26,18 @@ fn host_with_older_numbers_says_that_they_do_not_hold() {
         host.run("status").contains("newer numbers for api/shared than 200/s here")
             && host.run("fleet").contains(" elsewhere")
     };
+    let has_others = |host: &&Daemon| {
+        host.run("fleet").contains("\nrules        other numbers, or an older version, on 1 host")
+    };
     let one = start("200/s");
     wait_until("its numbers are known", || one.greeted().allowed("u1", 20) > 0);
     let other = start("100/s");
     wait_until("it is said", || !are_outdated(&other) && are_outdated(&one));
+    wait_until("both say so", || [&one, &other].iter().all(has_others));
     // After a rollback elsewhere the newest numbers are those of this host.
     reload(&other, &rules("200/s"));
     wait_until("it adopts the newest version", || !are_outdated(&other) && !are_outdated(&one));
+    wait_until("both have the same", || ![&one, &other].iter().any(has_others));
 }
 
 /// A new first entry moves all others: callers in use keep what they have used, and get the numbers of their entry.
