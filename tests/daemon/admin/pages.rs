@@ -153,7 +153,7 @@ fn keeps_keys_of_status_and_fleet() {
         (
             &fleet,
             "",
-            "alive batches cells cells_per_s clamped counted errors excess failure false_refusals host hosts keys linked lost needed nodes outages overrides overrides_forged overrides_rejected overrides_version redis reserves round_trip_us rules secret stale_s",
+            "alive batches cells cells_per_s clamped counted errors excess failure false_refusals host hosts keys linked lost needed nodes other_rules_hosts outages overrides overrides_forged overrides_rejected overrides_version redis reserves round_trip_us rules secret stale_s",
         ),
         (&fleet, "/overrides", "blocks switches"),
     ];
