@@ -52,14 +52,21 @@ async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, 
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = retry_until_open(bind().await, bind, &not_served(state)).await;
-    info!(socket = %path.display(), "{} is served", state.protocol.names().0);
-    let accept = async || {
-        let (socket, _) = listener.accept().await?;
-        let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        Ok((socket, AdapterPeer { user, token: None }))
-    };
-    accept_each(state, permits, stop, accept).await;
+    loop {
+        let (listener, bound) = retry_until_open(bind().await, bind, &not_served(state)).await;
+        info!(socket = %path.display(), "{} is served", state.protocol.names().0);
+        let accept = async || {
+            let (socket, _) = listener.accept().await?;
+            let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+            Ok((socket, AdapterPeer { user, token: None }))
+        };
+        tokio::select! {
+            () = accept_each(state, permits, stop, accept) => {}
+            () = bound.await_removal() => {}
+        }
+        let path = path.display();
+        warn!(%path, "the socket of {} was removed or replaced: it is made again", state.protocol.names().0);
+    }
 }
 
 async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, stop: &CancellationToken) {

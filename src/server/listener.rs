@@ -99,6 +99,13 @@ impl Listener {
         self.owned.as_ref().is_none_or(is_own)
     }
 
+    /// Returns once the socket file is not at its path any more, for one that is then bound anew.
+    pub async fn await_removal(&self) {
+        while self.is_at_path() {
+            tokio::time::sleep(REMOVAL_CHECK_EVERY).await;
+        }
+    }
+
     /// Binds the path again after its file was removed. Returns the new socket, registered with the current runtime.
     ///
     /// # Errors
@@ -447,3 +454,6 @@ const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// New processes run without limits for no longer than this, at the cost of one `lstat` each time.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same for the sockets of adapters and operators. Each check wakes the idle daemon twice.
+const REMOVAL_CHECK_EVERY: Duration = Duration::from_secs(2);

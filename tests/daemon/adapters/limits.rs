@@ -114,3 +114,23 @@ fn answers_the_requests_in_flight_at_the_end() {
         })
     });
 }
+
+#[test]
+fn makes_removed_sockets_again() {
+    let adapters = ["http", "resp", "envoy"];
+    let settings = adapters.map(|name| format!("{name}: {{socket: {name}.sock}}")).join(", ");
+    let daemon = Plan::new().settings(&format!("adapters: {{{settings}}}")).start();
+    let paths = adapters.map(|name| daemon.plan.path(&format!("{name}.sock")));
+    let connect = |path: &Path| eventually("it listens", || UnixStream::connect(path).ok());
+    let mut before = connect(&paths[0]);
+    assert_eq!(exchange(&mut before, HIT, &[], &body()).json()["degraded"], false);
+    for path in &paths {
+        let _ = connect(path);
+        std::fs::remove_file(path).unwrap();
+    }
+    paths.iter().for_each(|path| drop(connect(path)));
+    for http in [&mut before, &mut connect(&paths[0])] {
+        assert_eq!(exchange(http, HIT, &[], &body()).json()["degraded"], false);
+    }
+    daemon.await_log(&["WARN", "the socket of RESP was removed or replaced: it is made again", "resp.sock"]);
+}
