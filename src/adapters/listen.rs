@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -23,7 +24,7 @@ use tracing::{debug, info, warn};
 use super::exchange::HttpSessions;
 use super::handler::{AdapterPeer, BODY_BYTES_MAX, BadRequest, HttpHandler, Token};
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
-use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
+use crate::server::{AdapterMemory, BACKLOG, Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -74,7 +75,7 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
     let bind = async || {
         let file = &state.endpoint.token_file;
         let token = Token::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let listener = TcpListener::bind(address).await;
+        let listener = listen_at(address);
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
     let (listener, token) = retry_until_open(bind().await, bind, &not_served(state)).await;
@@ -88,6 +89,14 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
         Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
     };
     accept_each(state, permits, stop, accept).await;
+}
+
+/// Listens with the backlog of the socket: one that is full delays a connect by a second.
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG.into())
 }
 
 async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

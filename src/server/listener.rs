@@ -425,7 +425,7 @@ const WITHOUT_PATH: &str =
     "it has no path that could have a mode, so every user could connect: write a path as ListenStream=";
 
 /// All processes of all applications may reconnect at once after a restart.
-pub(super) const BACKLOG: u16 = 4_096;
+pub const BACKLOG: u16 = 4_096;
 /// Retries until a listener is open, and logs each new reason why it is not. An obstacle may go away: the previous daemon may
 /// still drain.
 pub async fn retry_until_open<T>(

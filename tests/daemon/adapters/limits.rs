@@ -134,3 +134,19 @@ fn makes_removed_sockets_again() {
     }
     daemon.await_log(&["WARN", "the socket of RESP was removed or replaced: it is made again", "resp.sock"]);
 }
+
+#[test]
+fn connects_over_tcp_wait_for_no_accept() {
+    let tcp = "adapters: {http: {listen: \"127.0.0.1:0\", token_file: token, domains: [shop]}}";
+    let daemon = {
+        let plan = Plan::new().settings(tcp);
+        std::fs::write(plan.path("token"), "0123456789abcdef").unwrap();
+        plan.start()
+    };
+    let address = ([127, 0, 0, 1], daemon.port_of("HTTP is served")).into();
+    daemon.process.signal(libc::SIGSTOP);
+    let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1));
+    let connected: Vec<_> = (0..400).map_while(|number| connect(number).ok()).collect();
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(connected.len(), 400);
+}
