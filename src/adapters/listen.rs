@@ -1,6 +1,6 @@
 //! Listeners and connections of an adapter: its own limits and timeouts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -14,9 +14,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -59,7 +60,7 @@ async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, 
         let accept = async || {
             let (socket, _) = listener.accept().await?;
             let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-            Ok((socket, AdapterPeer { user, token: None }))
+            Ok((socket, AdapterPeer { user, token: None, is_known: Arc::default() }))
         };
         tokio::select! {
             () = accept_each(state, permits, stop, accept) => {}
@@ -86,7 +87,7 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let _ = socket.set_nodelay(true);
-        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
+        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)), is_known: Arc::default() }))
     };
     accept_each(state, permits, stop, accept).await;
 }
@@ -107,10 +108,10 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) {
     for number in 1_usize.. {
         match accept().await {
-            Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
+            Ok((socket, peer)) => match AdapterPermits::take_or_free(permits, state, peer.user).await {
                 Ok(permit) => {
                     let (state, stop) = (Arc::clone(state), stop.clone());
-                    let member = state.fair_queue.join(peer.user);
+                    let member = (state.fair_queue.join(peer.user), peer.clone());
                     match &state.protocol {
                         AdapterProtocol::Http(_) => {
                             let handler = HttpHandler::new(state, peer);
@@ -215,6 +216,8 @@ async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
 struct AdapterPermits {
     by_user: Mutex<HashMap<u32, UserConnections>>,
     tasks: TaskTracker,
+    /// The tasks of connections over TCP that have not sent the token, the oldest first.
+    strangers: Mutex<VecDeque<(AdapterPeer, AbortHandle)>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -265,11 +268,42 @@ impl AdapterPermits {
         Ok(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
+    /// Takes a permit. If there is none, the oldest connection without the token ends for it: any user of the host can open such.
+    async fn take_or_free(
+        permits: &Arc<AdapterPermits>,
+        state: &Arc<AdapterState>,
+        user: u32,
+    ) -> Result<AdapterPermit, &'static str> {
+        let taken = AdapterPermits::take(permits, state, user);
+        let Some((_, stranger)) = taken.is_err().then(|| permits.strangers().pop_front()).flatten() else {
+            return taken;
+        };
+        stranger.abort();
+        // Its task drops its permit once it is its turn.
+        while !stranger.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        AdapterPermits::take(permits, state, user)
+    }
+
+    fn strangers(&self) -> MutexGuard<'_, VecDeque<(AdapterPeer, AbortHandle)>> {
+        let mut strangers = self.strangers.lock();
+        strangers.retain(|(peer, task)| !peer.is_known.load(Ordering::Relaxed) && !task.is_finished());
+        strangers
+    }
+
     /// Serves a connection in the time of its user.
-    fn spawn(&self, member: QueueMembership, served: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(
+        &self,
+        (member, peer): (QueueMembership, AdapterPeer),
+        served: impl Future<Output = ()> + Send + 'static,
+    ) {
         // A future that is passed on would be kept more than once.
         let served = Box::pin(served);
-        self.tasks.spawn(async move { member.run_in_turn(served).await });
+        let task = self.tasks.spawn(async move { member.run_in_turn(served).await });
+        if peer.token.is_some() {
+            self.strangers().push_back((peer, task.abort_handle()));
+        }
     }
 }
 
