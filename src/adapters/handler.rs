@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -32,6 +33,8 @@ pub(super) struct AdapterPeer {
     pub(super) user: u32,
     /// Over TCP, the token that each request must carry.
     pub(super) token: Option<Arc<Token>>,
+    /// Whether it has sent the token.
+    pub(super) is_known: Arc<AtomicBool>,
 }
 
 /// The digest of the token of `token_file`.
@@ -57,7 +60,9 @@ impl AdapterPeer {
     /// Whether a request with this token may be answered.
     pub(super) fn may_ask(&self, given: Option<&[u8]>) -> bool {
         let is_right = |token: &Arc<Token>| given.is_some_and(|given| token.is(given));
-        self.token.as_ref().is_none_or(is_right)
+        let may_ask = self.token.as_ref().is_none_or(is_right);
+        self.is_known.fetch_or(may_ask, Ordering::Relaxed);
+        may_ask
     }
 }
 

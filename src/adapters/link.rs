@@ -21,11 +21,11 @@ use super::handler::deadline;
 /// The connection, opened when a request needs it.
 #[derive(Debug, Default)]
 pub(super) struct SharedLink {
-    link: Mutex<Option<Link>>,
+    link: Mutex<Option<Arc<Link>>>,
     last_id: AtomicU64,
 }
 
-/// An open connection, until this drops.
+/// An open connection, until this and the requests sent on it drop.
 #[derive(Debug)]
 struct Link {
     session: Option<SessionName>,
@@ -64,10 +64,12 @@ impl SharedLink {
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
     ) -> Result<Vec<WireAnswer>, Reason> {
-        let exchanged = tokio::time::timeout(deadline(), self.try_exchange(session, open, requests)).await;
-        exchanged.unwrap_or_else(|_| {
-            // Its decision thread does not answer in time.
-            *self.link.lock() = None;
+        let mut used = None;
+        let exchange = self.try_exchange(session, open, requests, &mut used);
+        tokio::time::timeout(deadline(), exchange).await.unwrap_or_else(|_| {
+            // Its decision thread does not answer in time. Requests that were sent later still wait.
+            let is_used = |link: &mut Arc<Link>| used.as_ref().is_some_and(|used| Arc::ptr_eq(link, used));
+            drop(self.link.lock().take_if(is_used));
             Err(Reason::Timeout)
         })
     }
@@ -77,9 +79,10 @@ impl SharedLink {
         session: Option<SessionName>,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
+        used: &mut Option<Arc<Link>>,
     ) -> Result<Vec<WireAnswer>, Reason> {
         for _ in 0..2 {
-            let (pending, is_written) = self.send(session, &open, requests)?;
+            let (pending, is_written) = self.send(session, &open, requests, used)?;
             let (mut answers, mut are_unread) = (Vec::with_capacity(requests.len()), true);
             for answer in pending {
                 let answer = answer.await;
@@ -102,12 +105,14 @@ impl SharedLink {
         session: Option<SessionName>,
         open: impl Fn() -> io::Result<StdStream>,
         requests: &[NumberedFrame],
+        used: &mut Option<Arc<Link>>,
     ) -> Result<SentRequests, Reason> {
         let mut link = self.link.lock();
-        let is_usable = |link: &Link| link.session == session && link.pending.lock().is_some();
+        let is_usable = |link: &Arc<Link>| link.session == session && link.pending.lock().is_some();
         if !link.as_ref().is_some_and(is_usable) {
-            *link = Some(Link::over(session, open().map_err(|_| Reason::Unreachable)?)?);
+            *link = Some(Link::over(session, open().map_err(|_| Reason::Unreachable)?)?.into());
         }
+        used.clone_from(&link);
         let Some(link) = link.as_ref() else { return Err(Reason::Unreachable) };
         let mut pending = link.pending.lock();
         let Some(pending) = pending.as_mut().filter(|pending| pending.len() < PENDING_MAX) else {
@@ -236,8 +241,25 @@ mod tests {
             Ok(own)
         };
         let requests = [1, 2].map(|id| (id, FRAME.to_vec()));
-        let answers = link.try_exchange(None, open, &requests).await;
+        let answers = link.try_exchange(None, open, &requests, &mut None).await;
         (answers.map(|answers| answers.len()), opened.get())
+    }
+
+    #[tokio::test]
+    async fn request_out_of_time_ends_no_other() {
+        let link = SharedLink::default();
+        let (own, mut served) = StdStream::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        let open = || own.try_clone();
+        let (sent, mut used) = ([1, 2].map(|id| (id, FRAME.to_vec())), None);
+        let late = async {
+            let late = link.exchange(None, open, &[(3, FRAME.to_vec())]).await;
+            assert_eq!(late.unwrap_err(), Reason::Timeout);
+            served.read_exact(&mut [0; FRAME.len()]).unwrap();
+            std::thread::spawn(move || serve(served, &[2, 1]));
+        };
+        let (answers, ()) = tokio::join!(link.try_exchange(None, open, &sent, &mut used), late);
+        assert_eq!(answers.unwrap().len(), 2);
     }
 
     /// A request that was read may have been charged.

@@ -1,8 +1,9 @@
 //! Listeners and connections of an adapter: its own limits and timeouts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,9 +14,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -23,7 +25,7 @@ use tracing::{debug, info, warn};
 use super::exchange::HttpSessions;
 use super::handler::{AdapterPeer, BODY_BYTES_MAX, BadRequest, HttpHandler, Token};
 use super::{AdapterProtocol, AdapterState, AnswerKind, envoy, resp};
-use crate::server::{AdapterMemory, Listener, QueueMembership, retry_until_open};
+use crate::server::{AdapterMemory, BACKLOG, Listener, QueueMembership, retry_until_open};
 
 /// Serves all listeners of the settings until `stop`.
 pub(super) async fn serve(state: &Arc<AdapterState>, stop: &CancellationToken) {
@@ -52,14 +54,21 @@ async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, 
         let watched = listener.watch().map_err(|error| error.to_string())?;
         Ok((watched, listener))
     };
-    let (listener, _path) = retry_until_open(bind().await, bind, &not_served(state)).await;
-    info!(socket = %path.display(), "{} is served", state.protocol.names().0);
-    let accept = async || {
-        let (socket, _) = listener.accept().await?;
-        let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        Ok((socket, AdapterPeer { user, token: None }))
-    };
-    accept_each(state, permits, stop, accept).await;
+    loop {
+        let (listener, bound) = retry_until_open(bind().await, bind, &not_served(state)).await;
+        info!(socket = %path.display(), "{} is served", state.protocol.names().0);
+        let accept = async || {
+            let (socket, _) = listener.accept().await?;
+            let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+            Ok((socket, AdapterPeer { user, token: None, is_known: Arc::default() }))
+        };
+        tokio::select! {
+            () = accept_each(state, permits, stop, accept) => {}
+            () = bound.await_removal() => {}
+        }
+        let path = path.display();
+        warn!(%path, "the socket of {} was removed or replaced: it is made again", state.protocol.names().0);
+    }
 }
 
 async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, stop: &CancellationToken) {
@@ -67,7 +76,7 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
     let bind = async || {
         let file = &state.endpoint.token_file;
         let token = Token::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let listener = TcpListener::bind(address).await;
+        let listener = listen_at(address);
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
     let (listener, token) = retry_until_open(bind().await, bind, &not_served(state)).await;
@@ -78,9 +87,17 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let _ = socket.set_nodelay(true);
-        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)) }))
+        Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)), is_known: Arc::default() }))
     };
     accept_each(state, permits, stop, accept).await;
+}
+
+/// Listens with the backlog of the socket: one that is full delays a connect by a second.
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG.into())
 }
 
 async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
@@ -91,10 +108,10 @@ async fn accept_each<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 ) {
     for number in 1_usize.. {
         match accept().await {
-            Ok((socket, peer)) => match AdapterPermits::take(permits, state, peer.user) {
+            Ok((socket, peer)) => match AdapterPermits::take_or_free(permits, state, peer.user).await {
                 Ok(permit) => {
                     let (state, stop) = (Arc::clone(state), stop.clone());
-                    let member = state.fair_queue.join(peer.user);
+                    let member = (state.fair_queue.join(peer.user), peer.clone());
                     match &state.protocol {
                         AdapterProtocol::Http(_) => {
                             let handler = HttpHandler::new(state, peer);
@@ -199,6 +216,8 @@ async fn discard_rest(socket: &mut (impl AsyncRead + Unpin)) {
 struct AdapterPermits {
     by_user: Mutex<HashMap<u32, UserConnections>>,
     tasks: TaskTracker,
+    /// The tasks of connections over TCP that have not sent the token, the oldest first.
+    strangers: Mutex<VecDeque<(AdapterPeer, AbortHandle)>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -249,11 +268,42 @@ impl AdapterPermits {
         Ok(AdapterPermit { permits: Arc::clone(permits), state: Arc::clone(state), user, memory })
     }
 
+    /// Takes a permit. If there is none, the oldest connection without the token ends for it: any user of the host can open such.
+    async fn take_or_free(
+        permits: &Arc<AdapterPermits>,
+        state: &Arc<AdapterState>,
+        user: u32,
+    ) -> Result<AdapterPermit, &'static str> {
+        let taken = AdapterPermits::take(permits, state, user);
+        let Some((_, stranger)) = taken.is_err().then(|| permits.strangers().pop_front()).flatten() else {
+            return taken;
+        };
+        stranger.abort();
+        // Its task drops its permit once it is its turn.
+        while !stranger.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        AdapterPermits::take(permits, state, user)
+    }
+
+    fn strangers(&self) -> MutexGuard<'_, VecDeque<(AdapterPeer, AbortHandle)>> {
+        let mut strangers = self.strangers.lock();
+        strangers.retain(|(peer, task)| !peer.is_known.load(Ordering::Relaxed) && !task.is_finished());
+        strangers
+    }
+
     /// Serves a connection in the time of its user.
-    fn spawn(&self, member: QueueMembership, served: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(
+        &self,
+        (member, peer): (QueueMembership, AdapterPeer),
+        served: impl Future<Output = ()> + Send + 'static,
+    ) {
         // A future that is passed on would be kept more than once.
         let served = Box::pin(served);
-        self.tasks.spawn(async move { member.run_in_turn(served).await });
+        let task = self.tasks.spawn(async move { member.run_in_turn(served).await });
+        if peer.token.is_some() {
+            self.strangers().push_back((peer, task.abort_handle()));
+        }
     }
 }
 

@@ -39,6 +39,14 @@ impl AdminSocket {
         }
     }
 
+    /// Returns once the socket file of the open socket is not at its path any more.
+    async fn await_removal(&self) {
+        match &self.listener {
+            Some(listener) => listener.await_removal().await,
+            None => std::future::pending().await,
+        }
+    }
+
     fn open(&mut self) -> Result<UnixListener, String> {
         // One whose file was removed releases the path before it is bound again.
         let bound = match self.listener.take().filter(Listener::is_at_path) {
@@ -48,13 +56,6 @@ impl AdminSocket {
             })?,
         };
         self.listener.insert(bound).watch().map_err(|error| error.to_string())
-    }
-
-    /// Returns once the socket file is not at its path any more.
-    async fn await_removal(&self) {
-        while self.listener.as_ref().is_none_or(Listener::is_at_path) {
-            tokio::time::sleep(CHECK_EVERY).await;
-        }
     }
 
     pub(super) fn close(&mut self) {
@@ -177,9 +178,6 @@ const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longer than any verb waits.
 const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);
-
-/// Commands miss a removed admin socket for no longer than this. Each check wakes the idle daemon twice.
-const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// The target of log lines of this module: any user may cause some.
 pub const LOG_TARGET: &str = module_path!();

@@ -99,6 +99,13 @@ impl Listener {
         self.owned.as_ref().is_none_or(is_own)
     }
 
+    /// Returns once the socket file is not at its path any more, for one that is then bound anew.
+    pub async fn await_removal(&self) {
+        while self.is_at_path() {
+            tokio::time::sleep(REMOVAL_CHECK_EVERY).await;
+        }
+    }
+
     /// Binds the path again after its file was removed. Returns the new socket, registered with the current runtime.
     ///
     /// # Errors
@@ -419,7 +426,7 @@ const WITHOUT_PATH: &str =
     "it has no path that could have a mode, so every user could connect: write a path as ListenStream=";
 
 /// All processes of all applications may reconnect at once after a restart.
-pub(super) const BACKLOG: u16 = 4_096;
+pub const BACKLOG: u16 = 4_096;
 /// Retries until a listener is open, and logs each new reason why it is not. An obstacle may go away: the previous daemon may
 /// still drain.
 pub async fn retry_until_open<T>(
@@ -448,3 +455,6 @@ const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// New processes run without limits for no longer than this, at the cost of one `lstat` each time.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// The same for the sockets of adapters and operators. Each check wakes the idle daemon twice.
+const REMOVAL_CHECK_EVERY: Duration = Duration::from_secs(2);

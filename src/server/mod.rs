@@ -32,7 +32,7 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use connector::Connector;
 pub use fair_queue::{FairQueue, QueueMembership};
-pub use listener::{BindError, LOCK_MARK, Listener, SocketFile, connect_at_once, retry_until_open};
+pub use listener::{BACKLOG, BindError, LOCK_MARK, Listener, SocketFile, connect_at_once, retry_until_open};
 pub use memory_charge::AdapterMemory;
 pub use pulse::ThreadHealth;
 pub use request::to_engine_cost;

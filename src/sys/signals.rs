@@ -9,12 +9,15 @@ use signal_hook::low_level;
 
 use crate::clock::read_boot_nanos;
 
-/// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process.
-pub(crate) fn ignore_file_size_signal() {
-    // SAFETY: `signal` takes two integers here: SIG_IGN is not a function, so no handler of this process runs. It is
-    // called before any thread is started, and nothing else in the process sets a handler for SIGXFSZ.
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+/// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process; and
+/// SIGHUP and SIGUSR1, which would end it until their handlers are there.
+pub(crate) fn ignore_signals() {
+    for signal in [libc::SIGXFSZ, libc::SIGHUP, libc::SIGUSR1] {
+        // SAFETY: `signal` takes two integers here: SIG_IGN is not a function, so no handler of this process runs. It is
+        // called before any thread is started, and before any handler is set.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -347,11 +348,12 @@ def test_an_interrupt_closes_the_connection(played, make_client, monkeypatch):
 
 
 def in_child(work, fork=os.fork):
-    """Runs `work` in a forked child; true if it returned true."""
+    """Runs `work` in a forked child; true if it returned true, false if it hangs."""
     pid = fork()
     if pid == 0:
         code = 1
         try:
+            signal.alarm(30)
             code = 0 if work() else 1
         finally:
             os._exit(code)

@@ -2,10 +2,13 @@
 
 import asyncio
 import email.utils
+import os
+import threading
 import time
 import types
 
 import pytest
+from test_client import in_child
 
 from tidegate import pace
 from tidegate.pace import Pace, level, retry_after
@@ -153,3 +156,11 @@ def test_asynchronous_calls_do_not_block_the_loop():
     started = time.monotonic()
     assert [got.status_code for got in asyncio.run(main())] == [200] * 10
     assert 1 <= time.monotonic() - started < 5
+
+
+def test_a_child_of_a_fork_does_not_wait_for_a_lock_of_its_parent():
+    paced = Pace()
+    holder = threading.Thread(target=paced._lock.acquire)  # another thread holds the lock during the fork
+    holder.start()
+    holder.join()
+    assert in_child(lambda: paced.turn() == 0.0, os.fork)

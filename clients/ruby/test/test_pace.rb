@@ -35,6 +35,13 @@ class TestPace < Minitest::Test
     assert_equal [7.0], @waits
   end
 
+  def test_a_time_that_is_too_long_delays_once
+    one = pace(wait_max: 60)
+    one.call(&answers([200, { "ratelimit" => '"u";r=0;t=999999999' }, []]))
+    3.times { one.call(&answers([200, { "ratelimit" => '"u";r=9;t=1' }, []])) }
+    assert_equal [60], @waits
+  end
+
   def test_slows_down_before_the_quota_is_used
     one = pace
     one.call(&answers([200, { "ratelimit" => '"u";r=9;t=10', "ratelimit-policy" => '"u";q=10;w=60' }, []]))

@@ -56,6 +56,7 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(ENDED_STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .max_send_buf_size(WINDOW_BYTES as usize)
@@ -84,6 +85,10 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 
 
 /// Of one connection; Envoy opens another for more. Requests take a millisecond, and each stream some kilobytes.
 const STREAMS_MAX: u32 = 32;
+
+/// Envoy ends streams whose time is over, and opens others: as many between two looks of a late thread as a socket holds. Beyond
+/// it the connection ends, with its other streams.
+const ENDED_STREAMS_MAX: usize = 256;
 
 /// Most requests are below a kilobyte; of one connection, as many bytes wait in all.
 const WINDOW_BYTES: u32 = 64 * 1_024;

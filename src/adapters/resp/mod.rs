@@ -121,7 +121,7 @@ impl RespConnection {
 
     /// Checks a token. On the Unix socket the user decides instead.
     fn authorize(&mut self, given: &[u8]) -> Result<(), String> {
-        self.is_authorized = self.handler.peer.token.as_ref().is_none_or(|token| token.is(given));
+        self.is_authorized = self.handler.peer.may_ask(Some(given));
         let fault = || "WRONGPASS help: AUTH, and the text of `token_file`".to_owned();
         self.is_authorized.then_some(()).ok_or_else(fault)
     }

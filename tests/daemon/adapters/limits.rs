@@ -1,7 +1,8 @@
 //! Connections of the adapter: too many, half requests, and the end of the daemon. The socket is not affected.
 
-use super::{assert_answers_to_the_end, connect, exchange, with_http};
+use super::{assert_answers_to_the_end, connect, exchange, request_bytes, with_http};
 use crate::prelude::*;
+use std::net::TcpStream;
 
 const HIT: &str = "POST /v1/hit";
 
@@ -113,4 +114,70 @@ fn answers_the_requests_in_flight_at_the_end() {
             true
         })
     });
+}
+
+#[test]
+fn makes_removed_sockets_again() {
+    let adapters = ["http", "resp", "envoy"];
+    let settings = adapters.map(|name| format!("{name}: {{socket: {name}.sock}}")).join(", ");
+    let daemon = Plan::new().settings(&format!("adapters: {{{settings}}}")).start();
+    let paths = adapters.map(|name| daemon.plan.path(&format!("{name}.sock")));
+    let connect = |path: &Path| eventually("it listens", || UnixStream::connect(path).ok());
+    let mut before = connect(&paths[0]);
+    assert_eq!(exchange(&mut before, HIT, &[], &body()).json()["degraded"], false);
+    for path in &paths {
+        let _ = connect(path);
+        std::fs::remove_file(path).unwrap();
+    }
+    paths.iter().for_each(|path| drop(connect(path)));
+    for http in [&mut before, &mut connect(&paths[0])] {
+        assert_eq!(exchange(http, HIT, &[], &body()).json()["degraded"], false);
+    }
+    daemon.await_log(&["WARN", "the socket of RESP was removed or replaced: it is made again", "resp.sock"]);
+}
+
+/// A daemon with HTTP over TCP, and its address.
+fn with_tcp(settings: &str) -> (Daemon, std::net::SocketAddr) {
+    let tcp = "adapters: {http: {listen: \"127.0.0.1:0\", token_file: token, domains: [shop]}}";
+    let plan = super::patient(super::RULES).settings(&format!("{settings}{tcp}"));
+    std::fs::write(plan.path("token"), TOKEN).unwrap();
+    let daemon = plan.start();
+    let port = daemon.port_of("HTTP is served");
+    (daemon, ([127, 0, 0, 1], port).into())
+}
+
+const TOKEN: &str = "0123456789abcdef";
+
+#[test]
+fn connects_over_tcp_wait_for_no_accept() {
+    let (daemon, address) = with_tcp("");
+    daemon.process.signal(libc::SIGSTOP);
+    let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(1));
+    let connected: Vec<_> = (0..400).map_while(|number| connect(number).ok()).collect();
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(connected.len(), 400);
+}
+
+#[test]
+fn connections_without_the_token_give_way() {
+    let (daemon, address) = with_tcp("connections: {max: 64, per_user: 16}\n");
+    let connect = || TcpStream::connect(address).unwrap();
+    let count = || metric(&daemon, "tidegate_http_connections").unwrap();
+    let request = request_bytes(HIT, &[&format!("tidegate-token: {TOKEN}")], &body(), "");
+    let ask = |mut known: &TcpStream| {
+        known.set_read_timeout(Some(PATIENCE)).unwrap();
+        known.write_all(&request).unwrap();
+        let mut head = [0; 12];
+        let read = known.read(&mut head).unwrap_or(0);
+        assert_eq!(str::from_utf8(&head[..read]).unwrap(), "HTTP/1.1 200");
+        assert!(known.read(&mut [0; 4_096]).unwrap() > 0);
+    };
+    let known: Vec<TcpStream> = (0..7).map(|_| connect()).collect();
+    known.iter().for_each(ask);
+    let strangers: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
+    wait_until("they are let in", || count() >= 8.0);
+    ask(&connect());
+    known.iter().for_each(ask);
+    assert!(count() <= 8.0);
+    drop(strangers);
 }

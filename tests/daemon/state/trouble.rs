@@ -129,6 +129,24 @@ fn second_daemon_runs_without_shared_state_directory() {
     assert_eq!(first.greeted().allowed("u", 3), 2);
 }
 
+#[test]
+fn signals_during_a_start_do_not_end_it() {
+    let first = plan().start();
+    let mut second = Plan::new();
+    second.settings = format!("state: {}", state(&first.plan).display());
+    // It waits for the directory meanwhile.
+    let process = Process::start(&mut second.command("log"));
+    let starting = Daemon { process, plan: second };
+    wait_until("it begins", || starting.socket().exists());
+    assert!(!starting.log().contains("another tidegate uses this directory"), "it waits no more");
+    for signal in [libc::SIGHUP, libc::SIGUSR1] {
+        starting.process.signal(signal);
+    }
+    starting.await_log(&["INFO", "serving"]);
+    starting.process.signal(libc::SIGHUP);
+    starting.await_log(&["INFO", "read again: nothing changed"]);
+}
+
 /// Whether a command may be run here; else prints that the test is skipped.
 pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
     let ran = Command::new(command).args(arguments).arg("true").output();

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import email.utils
+import os
 import random
 import re
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +33,7 @@ class Level(NamedTuple):
 
 
 class Pace:
-    """Paces calls to one service as one caller. Safe in threads and tasks.
+    """Paces calls to one service as one caller. Safe in threads, tasks and signal handlers, and over forks.
 
     `reserve`: below this share of a limit, calls are spread over the time left. `tries`: attempts of one call.
     `budget`: retries earned by each successful call, at most `saved`, so that retries do not amplify an overload.
@@ -42,7 +44,8 @@ class Pace:
         self, reserve: float = 0.1, tries: int = 4, budget: float = 0.1, saved: float = 10.0, longest: float = 60.0
     ) -> None:
         self.reserve, self.tries, self.budget, self.saved, self.longest = reserve, tries, budget, saved, longest
-        self._retries, self._next, self._gap, self._lock = saved, 0.0, 0.0, threading.Lock()
+        self._retries, self._next, self._gap, self._lock = saved, 0.0, 0.0, threading.RLock()
+        _PACES.add(self)
 
     def call(self, send: Callable[[], R]) -> R:
         """Returns the last response of `send`, which must be safe to repeat."""
@@ -148,3 +151,12 @@ def _items(text: str, first: str, second: str) -> list[tuple[str, str | None, st
 
 def _number(text: str | None) -> float | None:
     return float(text) if text is not None and re.fullmatch(r"\s*[0-9]{1,15}\s*", text) else None
+
+
+def _renew_locks() -> None:
+    for one in list(_PACES):
+        one._lock = threading.RLock()
+
+
+_PACES: weakref.WeakSet[Pace] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_renew_locks)

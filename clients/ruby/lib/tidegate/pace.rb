@@ -83,11 +83,11 @@ module Tidegate
     # Waits for the start of this call. Each thread reserves the next time, so that they do not start together.
     def await_start
       wait = @lock.synchronize do
-        start = [@from, now].max
+        start = @from.clamp((time = now), time + @wait_max) # no response delays later calls for longer
         @from = start + @spacing
-        start - now
+        start - time
       end
-      pause([wait, @wait_max].min) if wait.positive?
+      pause(wait) if wait.positive?
     end
 
     # Returns seconds until a retry; nil: no retry.

@@ -72,6 +72,19 @@ fn answers_many_streams_of_one_connection() {
 }
 
 #[test]
+fn streams_that_end_in_a_pause_end_no_connection() {
+    let daemon = with_envoy();
+    let mut envoy = Grpc::connect(&daemon);
+    assert_eq!(envoy.ask(&ask("shop", &["plan=x"])).overall_code, 1);
+    daemon.process.signal(libc::SIGSTOP);
+    for _ in 0..4 {
+        drop(envoy.open_streams(24));
+    }
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(envoy.ask(&ask("shop", &["plan=x"])).overall_code, 1);
+}
+
+#[test]
 fn closes_other_protocols_and_serves_meanwhile() {
     let daemon = with_envoy();
     let connect = || UnixStream::connect(daemon.plan.path("envoy.sock")).unwrap();
