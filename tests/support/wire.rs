@@ -15,6 +15,13 @@ pub(crate) struct Wire {
     buffer: Vec<u8>,
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Another test may be starting a process, which has a copy of the descriptor for a moment.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 impl Wire {
     pub(crate) fn connect(path: &Path) -> Wire {
         Wire::over(UnixStream::connect(path).unwrap())

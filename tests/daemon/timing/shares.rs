@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind};
 
 /// A connection that always has pending requests.
 struct Busy {
-    stream: UnixStream,
+    wire: Wire,
     block: Vec<u8>,
     written: usize,
     /// The remaining writes of the block.
@@ -18,16 +18,16 @@ struct Busy {
 impl Busy {
     /// Sends requests of these users repeatedly.
     fn start(daemon: &Daemon, users: impl Iterator<Item = String>) -> Busy {
-        let stream = daemon.greeted().stream;
-        stream.set_nonblocking(true).unwrap();
+        let wire = daemon.greeted();
+        wire.stream.set_nonblocking(true).unwrap();
         let block = users.flat_map(|user| frame(&hit(7, &user))).collect();
-        Busy { stream, block, written: 0, times: u64::MAX, unread: Vec::new(), replies: 0 }
+        Busy { wire, block, written: 0, times: u64::MAX, unread: Vec::new(), replies: 0 }
     }
 
     /// Reads and writes as far as possible. Returns whether anything moved.
     fn go_on(&mut self) -> bool {
         let mut part = [0; 65_536];
-        let read = match self.stream.read(&mut part) {
+        let read = match self.wire.stream.read(&mut part) {
             Ok(count) => {
                 self.count(&part[..count]);
                 count
@@ -37,7 +37,7 @@ impl Busy {
         if self.times == 0 {
             return read > 0;
         }
-        let written = match self.stream.write(&self.block[self.written..]) {
+        let written = match self.wire.stream.write(&self.block[self.written..]) {
             Ok(count) => {
                 self.written = (self.written + count) % self.block.len();
                 self.times -= u64::from(self.written == 0);
@@ -86,8 +86,8 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     let daemon = generous(1);
     let mut floods: Vec<Busy> =
         (0..8).map(|flood| Busy::start(&daemon, (0..500).map(|_| format!("u{flood}")))).collect();
-    let mut ninth = daemon.greeted().stream;
-    ninth.set_nonblocking(true).unwrap();
+    let mut ninth = daemon.greeted();
+    ninth.stream.set_nonblocking(true).unwrap();
     let request = frame(&hit(1, "quiet"));
     let begin = read_boot_nanos();
     let served = |floods: &[Busy]| {
@@ -104,11 +104,11 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     let (mut waits, mut asked_at) = (Vec::new(), None);
     while waits.len() < 40 {
         let at = *asked_at.get_or_insert_with(|| {
-            (&ninth).write_all(&request).unwrap();
+            ninth.stream.write_all(&request).unwrap();
             served(&floods).iter().sum::<u64>()
         });
         go_on(&mut floods);
-        if matches!(ninth.read(&mut [0; 4_096]), Ok(1..)) {
+        if matches!(ninth.stream.read(&mut [0; 4_096]), Ok(1..)) {
             waits.push(served(&floods).iter().sum::<u64>() - at);
             asked_at = None;
         }
