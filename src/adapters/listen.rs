@@ -188,9 +188,11 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     if let Err(error) = ended {
         debug!(%error, "an HTTP connection failed");
-        if error.is_parse_too_large() {
+        let fault =
+            if error.is_parse_too_large() { "its head is above 64 KiB" } else { "its head is malformed" };
+        if error.is_parse() {
             permit.state.counters.count(AnswerKind::Rejected);
-            permit.state.report_unjudged("its head is above 64 KiB");
+            permit.state.report_unjudged(fault);
         }
     }
     discard_rest(&mut socket).await;

@@ -78,6 +78,11 @@ fn reads_large_heads_to_their_end() {
     http.read_to_string(&mut read).unwrap();
     assert!(read.starts_with("HTTP/1.1 431 "), "{read:?}");
     assert_eq!(metric(&daemon, r#"tidegate_http_answers_total{answer="rejected"}"#), Some(1.0));
+    let malformed =
+        say(connect(&daemon), format!("{HIT} HTTP/1.1\r\nhost: x\r\ncookie: \u{1}\r\n\r\n").as_bytes());
+    assert!(malformed.starts_with(b"HTTP/1.1 400 "), "{malformed:?}");
+    daemon.await_log(&["WARN", "was not judged", "its head is malformed"]);
+    assert_eq!(metric(&daemon, r#"tidegate_http_answers_total{answer="rejected"}"#), Some(2.0));
 }
 
 #[test]
