@@ -131,15 +131,15 @@ impl Sync {
         let mut asks = Batches::new();
         for bucket in Bucket::all().take(self.buckets.len()) {
             // Without room the keys stay due.
-            while self.buckets.has_room(bucket, IN_FLIGHT_MAX)
+            while self.has_room(bucket, &asks)
                 && let Some(number) = self.key_table.take_due(bucket, now.at)
             {
                 if let Some(ask) = self.look(number, now) {
-                    self.gather(&mut asks, (number, ask), now.at, out);
+                    asks.add(bucket, (number, ask), |(_, ask)| ask.key);
                 }
             }
         }
-        self.send_rest(asks, now.at, out);
+        self.send(asks, now.at, out);
     }
 
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
@@ -321,24 +321,13 @@ impl Sync {
         }
     }
 
-    /// Adds a request to those of its bucket, and makes the command that goes before it.
-    fn gather(
-        &mut self,
-        asks: &mut BatchParts,
-        ask: (usize, CellRequest),
-        now: Timestamp,
-        out: &mut Vec<ScriptCommand>,
-    ) {
-        let bucket = self.key_table.entry(ask.0).bucket;
-        if let Some(batch) = asks.add(bucket, ask, |(_, ask)| ask.key) {
-            out.push(self.command(bucket, batch, now));
-        }
+    /// Whether another command of a bucket fits beside these.
+    fn has_room(&self, bucket: Bucket, asks: &BatchParts) -> bool {
+        self.buckets.has_room(bucket, IN_FLIGHT_MAX.saturating_sub(asks.count(bucket).saturating_sub(1)))
     }
 
-    fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
-        for (bucket, batch) in asks.rest() {
-            out.push(self.command(bucket, batch, now));
-        }
+    fn send(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
+        out.extend(asks.all().map(|(bucket, batch)| self.command(bucket, batch, now)));
     }
 
     /// Makes a command about no cell, whose reply shows that the server of this bucket runs commands.
@@ -359,33 +348,29 @@ impl Sync {
         let mut asks = Batches::new();
         let mut is_left = false;
         for number in self.key_table.numbers() {
-            let Some(last) = self.last_words(number, now) else { continue };
-            is_left = true;
-            if let Some(ask) = last {
-                self.gather(&mut asks, (number, ask), now.at, out);
+            let entry = self.key_table.entry(number);
+            let bucket = entry.bucket;
+            if entry.in_flight || !self.has_room(bucket, &asks) {
+                is_left = true;
+            } else if let Some(ask) = self.last_words(number, now) {
+                is_left = true;
+                asks.add(bucket, (number, ask), |(_, ask)| ask.key);
             }
         }
-        self.send_rest(asks, now.at, out);
+        self.send(asks, now.at, out);
         is_left
     }
 
-    /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
-    /// host counts anything for this key.
-    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<CellRequest>> {
+    /// Returns the final command about a key, unless no host counts anything for it.
+    fn last_words(&mut self, number: usize, now: Now) -> Option<CellRequest> {
         let entry = self.key_table.entry(number);
-        if entry.in_flight {
-            return Some(None);
-        }
         let budget = self.budgets.get(&entry.key.budget())?;
         let there = self.engine.peek_share(&entry.key, budget, now)?;
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
-        if !self.buckets.has_room(entry.bucket, IN_FLIGHT_MAX) {
-            return Some(None);
-        }
         let ask = self.ask_about(number, there.borrowed, now)?;
-        Some(Some(CellRequest { want: 0, demand: 0, ..ask }))
+        Some(CellRequest { want: 0, demand: 0, ..ask })
     }
 
     fn pace(&self, now: Timestamp) -> Pace {

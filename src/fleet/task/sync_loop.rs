@@ -269,9 +269,8 @@ impl SyncLoop {
     fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, servers: &mut Servers, now: Now) {
         match (command, reply) {
             (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
-                let is_own = heartbeat.host == self.member.sync.host();
-                let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
-                if (is_overtaken || reply.is_name_taken) && is_own {
+                self.reserves.apply_reply(heartbeat, &reply, &self.engine);
+                if reply.is_name_taken && heartbeat.host == self.member.sync.host() {
                     self.rename();
                 }
                 self.member.apply_heartbeat(&reply, now.at);
