@@ -234,7 +234,7 @@ pub struct SyncBatch {
 impl SyncBatch {
     fn encode(&self) -> RedisCommand<'static> {
         debug_assert!(are_distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX), "{self:?}");
-        let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
+        let mut asks = ScriptWriter { bytes: Vec::with_capacity(self.asks.len() * ASK_BYTES) };
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         RedisCommand {
             script: &scripts::SYNC,

@@ -138,11 +138,10 @@ impl KeySync {
         let hold_max = self.hold_max(budget, pace);
         let borrows = hold_max > 0;
         let Some(sent_at) = self.sent_at else {
-            if !self.calls && there.debt == 0 && there.refund == 0 {
-                // Its debt of an outage is earned.
-                return NextAction::LetGo;
-            }
-            return NextAction::Ask(if borrows { 0 } else { there.borrowed });
+            // A debt of an outage may be earned by now.
+            let is_earned = !self.calls && there.debt == 0 && there.refund == 0;
+            let back = if borrows { 0 } else { there.borrowed };
+            return if is_earned { NextAction::LetGo } else { NextAction::Ask(back) };
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);

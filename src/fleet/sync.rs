@@ -49,7 +49,8 @@ pub struct SyncCounts {
 #[derive(Debug)]
 pub struct Sync {
     engine: Arc<Engine>,
-    host: Host,
+    /// The identity of this host, which changes after another daemon has used its name.
+    pub host: Host,
     status: Arc<FleetStatus>,
     key_table: KeyTable,
     /// Keys that requested a sync in an outage and are not in the table, oldest first: what passed is a debt.
@@ -57,7 +58,7 @@ pub struct Sync {
     buckets: Buckets,
     pub(super) budgets: Arc<HashMap<u64, FleetBudget>>,
     pub(super) versions: Versions,
-    round_trip: RoundTrip,
+    pub(super) round_trip: RoundTrip,
     pub(super) clock: RedisClock,
     absence: Absence,
     rng: Rng,
@@ -85,21 +86,12 @@ impl Sync {
         }
     }
 
-    /// The identity of this host, which changes after another daemon has used its name.
-    pub fn host(&self) -> Host {
-        self.host
-    }
-
     pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.tallies.each(now)
     }
 
     pub fn keys(&self) -> usize {
         self.key_table.len()
-    }
-
-    pub fn round_trip(&self) -> Duration {
-        self.round_trip.took
     }
 
     pub fn timeout(&self) -> Duration {
@@ -160,9 +152,7 @@ impl Sync {
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
     pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
-        if !self.status.set_redis_reachable(linked) {
-            return;
-        }
+        self.status.set_redis_reachable(linked);
         self.absence.set_linked(linked, now);
         if linked {
             self.check_all_soon(now);
@@ -185,10 +175,6 @@ impl Sync {
     pub(super) fn record_reply(&mut self, took: Duration, now: Timestamp) {
         self.round_trip.record_reply(took, now);
         self.status.set_round_trip(self.round_trip.took);
-    }
-
-    pub(super) fn missed(&mut self, now: Timestamp) {
-        self.round_trip.missed(now);
     }
 
     fn answer_calls(&mut self, now: Now) {
@@ -330,12 +316,13 @@ impl Sync {
         out.extend(asks.all().map(|(bucket, batch)| self.command(bucket, batch, now)));
     }
 
-    /// Makes a command about no cell, whose reply shows that the server of this bucket runs commands.
-    pub(super) fn probe(&mut self, bucket: Bucket, now: Timestamp) -> ScriptCommand {
-        self.command(bucket, Vec::new(), now)
-    }
-
-    fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
+    /// Makes a command; one about no cell shows whether the server of its bucket runs commands.
+    pub(super) fn command(
+        &mut self,
+        bucket: Bucket,
+        batch: Vec<(usize, CellRequest)>,
+        now: Timestamp,
+    ) -> ScriptCommand {
         let head = self.buckets.send(bucket, now);
         let (numbers, asks) = batch.into_iter().unzip();
         ScriptCommand::Sync(SyncBatch { head, asks, numbers })

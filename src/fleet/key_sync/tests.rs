@@ -178,20 +178,6 @@ fn commands_renew_tokens_and_follow_windows_and_growth() {
 
 #[rustfmt::skip]
 #[test]
-fn tokens_expire_without_a_command_where_there_are_plenty() {
-    check(ADMITS, Case::next, &[
-        ("borrowed 90, asked 250", "look 650", "more than are needed"),
-        ("silent 80", "look 850", "the demand is over"),
-        ("asked 900", "ask 0", "held tokens of a key in use are renewed"),
-        ("asked 900, demand 999", "look 10000", "not for less than a request a second"),
-        ("silent 80, level 499", "ask 15", "less than half of the burst is no plenty"),
-        ("silent 80, fleet-demand 500001", "ask 15", "nor is it where half of what is earned is used"),
-        ("silent 80, short, asked 100", "ask 15", "nor where less was granted than was wanted"),
-    ]);
-}
-
-#[rustfmt::skip]
-#[test]
 fn a_command_wants_the_demand_until_the_next_one() {
     check(BORROWS, Case::wants, &[
         ("borrowed 0", "13", "100 a second for 101 ms, and a quarter more"),
