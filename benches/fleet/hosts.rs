@@ -164,7 +164,7 @@ impl Host {
             cluster: false,
         };
         let marks = Vec::new();
-        let identity = Identity::fresh(&marks, [number + 1; 32]);
+        let identity = Identity::fresh(&marks, ([number + 1; 16], [number + 1; 8]));
         let plan = SyncPlan {
             status: Arc::clone(&standing),
             link,

@@ -231,7 +231,7 @@ impl Host {
         match what % 8 {
             0 => self.now.utc_offset_nanos += 3_600_000_000_000,
             1 => self.now.utc_offset_nanos -= 3_600_000_000_000,
-            2 => self.member.sync.rename(),
+            2 => self.member.sync.host = [what; 16],
             3 => self.member.expect(u32::from(what), self.now.at),
             4 => drop(self.member.leave(self.now, &mut self.calls)),
             _ => {

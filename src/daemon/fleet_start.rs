@@ -93,7 +93,8 @@ fn identity(
     taken: &mut RestoredState,
     marks: &[Vec<u8>],
 ) -> Result<(Identity, Option<StoreMembership>), String> {
-    let random = sys::random_bytes().map_err(|error| format!("no random numbers: {error}"))?;
+    let random = sys::random_bytes().and_then(|host| Ok((host, sys::random_bytes()?)));
+    let random = random.map_err(|error| format!("no random numbers: {error}"))?;
     let Some(directory) = taken.own_directory() else { return Ok((Identity::fresh(marks, random), None)) };
     let path = directory.path.join("fleet-identity");
     let kept = read_small(&path, IDENTITY_BYTES_MAX);

@@ -189,27 +189,35 @@ impl Buckets {
     }
 }
 
-/// Parts of commands, each about one key, gathered by bucket.
+/// Parts of commands, each about one key, gathered by bucket and command.
 #[derive(Debug)]
-pub(super) struct Batches<T>(BTreeMap<Bucket, Vec<T>>);
+pub(super) struct Batches<T>(BTreeMap<Bucket, Vec<Vec<T>>>);
 
 impl<T> Batches<T> {
     pub(super) const fn new() -> Batches<T> {
         Batches(BTreeMap::new())
     }
 
-    /// Adds a part. Returns those of a command that goes before it, as it is full or names the key already.
-    pub(super) fn add(&mut self, bucket: Bucket, part: T, key: impl Fn(&T) -> [u8; 16]) -> Option<Vec<T>> {
-        let parts = self.0.entry(bucket).or_default();
-        let is_full = parts.len() == CELLS_MAX || parts.iter().any(|before| key(before) == key(&part));
-        let full = is_full.then(|| std::mem::take(parts));
-        parts.push(part);
-        full
+    /// Adds a part to the last command of its bucket, or to another if that is full or names the key already.
+    pub(super) fn add(&mut self, bucket: Bucket, part: T, key: impl Fn(&T) -> [u8; 16]) {
+        let commands = self.0.entry(bucket).or_default();
+        let is_new = |parts: &&mut Vec<T>| parts.iter().all(|before| key(before) != key(&part));
+        match commands.last_mut().filter(|parts| parts.len() < CELLS_MAX).filter(is_new) {
+            Some(parts) => parts.push(part),
+            None => commands.push(vec![part]),
+        }
     }
 
-    /// The parts of the last command of each bucket.
-    pub(super) fn rest(self) -> impl Iterator<Item = (Bucket, Vec<T>)> {
-        self.0.into_iter()
+    /// The number of commands of a bucket.
+    pub(super) fn count(&self, bucket: Bucket) -> u32 {
+        self.0.get(&bucket).map_or(0, |commands| u32::try_from(commands.len()).unwrap_or(u32::MAX))
+    }
+
+    /// The parts of each command.
+    pub(super) fn all(self) -> impl Iterator<Item = (Bucket, Vec<T>)> {
+        self.0
+            .into_iter()
+            .flat_map(|(bucket, commands)| commands.into_iter().map(move |parts| (bucket, parts)))
     }
 }
 
@@ -226,7 +234,7 @@ pub struct SyncBatch {
 impl SyncBatch {
     fn encode(&self) -> RedisCommand<'static> {
         debug_assert!(are_distinct(self.asks.iter().map(|ask| ask.key), 0..=CELLS_MAX), "{self:?}");
-        let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
+        let mut asks = ScriptWriter { bytes: Vec::with_capacity(self.asks.len() * ASK_BYTES) };
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         RedisCommand {
             script: &scripts::SYNC,

@@ -44,8 +44,6 @@ pub struct HeartbeatReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetPoolLoad {
     pub load: PoolLoad,
-    /// A later heartbeat under this host name came first, so this one was ignored.
-    pub is_overtaken: bool,
     /// Redis lost earlier reports, and some hosts may not have reported again yet.
     pub may_lack: bool,
 }
@@ -76,8 +74,7 @@ impl Heartbeat {
         let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| {
             let [slots, critical, noncritical] = [(); 3].map(|()| from.amount(COUNT_MAX));
-            let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
-            FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, is_overtaken, may_lack }
+            FleetPoolLoad { load: PoolLoad { slots, critical, noncritical }, may_lack: from.byte() != 0 }
         });
         HeartbeatReply { hosts, same_secret, same_rules, is_name_taken, pools: pools.collect() }
     }

@@ -20,20 +20,19 @@ pub struct Identity {
 }
 
 impl Identity {
-    pub fn fresh(marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
-        let (host, chance) = split(random);
+    pub fn fresh(marks: &[Vec<u8>], (host, chance): (Host, [u8; 8])) -> Identity {
         Identity { host, epoch: epoch(1, chance), hosts: 1, starts: 1, machine: machine(&host, marks) }
     }
 
     /// The stored identity with the next epoch if this machine wrote it, else a new identity. `marks`
     /// distinguish this machine from others.
-    pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
+    pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: (Host, [u8; 8])) -> Identity {
         let before = kept.and_then(Identity::read);
         let before = before.filter(|before| before.machine == machine(&before.host, marks));
         let fresh = Identity::fresh(marks, random);
         let Some(before) = before else { return fresh };
         let starts = before.starts.saturating_add(1);
-        Identity { starts, epoch: epoch(starts, split(random).1), ..before }
+        Identity { starts, epoch: epoch(starts, random.1), ..before }
     }
 
     pub fn is_new(&self) -> bool {
@@ -86,14 +85,8 @@ fn digest(host: &Host, parts: &[&[u8]]) -> [u8; 16] {
 
 /// The epoch of a start. Two machines started from one copy differ by the random part: the earlier one learns by its
 /// heartbeats to take another name.
-fn epoch(starts: u32, chance: u64) -> u64 {
-    (u64::from(starts) << LIFE_BITS) + chance % (1 << CHANCE_BITS)
-}
-
-fn split(random: [u8; 32]) -> (Host, u64) {
-    let (host, rest) =
-        random.split_first_chunk::<16>().map_or(([0; 16], &[][..]), |(host, rest)| (*host, rest));
-    (host, rest.first_chunk::<8>().map_or(0, |chance| u64::from_le_bytes(*chance)))
+fn epoch(starts: u32, chance: [u8; 8]) -> u64 {
+    (u64::from(starts) << LIFE_BITS) + u64::from_le_bytes(chance) % (1 << CHANCE_BITS)
 }
 
 const MAGIC: &[u8; 8] = b"tgfleet1";

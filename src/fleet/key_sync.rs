@@ -138,7 +138,10 @@ impl KeySync {
         let hold_max = self.hold_max(budget, pace);
         let borrows = hold_max > 0;
         let Some(sent_at) = self.sent_at else {
-            return NextAction::Ask(if borrows { 0 } else { there.borrowed });
+            // A debt of an outage may be earned by now.
+            let is_earned = !self.calls && there.debt == 0 && there.refund == 0;
+            let back = if borrows { 0 } else { there.borrowed };
+            return if is_earned { NextAction::LetGo } else { NextAction::Ask(back) };
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
@@ -248,10 +251,11 @@ impl KeySync {
     ) -> CellRequest {
         let waited = self.sent_at.map_or(EVERY, |sent| pace.now.since(sent));
         let before = self.demand;
-        let seen = if self.sent_at.is_none() {
-            self.begin_demand(reported, pace.now)
-        } else {
-            self.measure_demand(reported.requested, pace.now)
+        let seen = match self.sent_at {
+            None if self.calls => self.begin_demand(reported, pace.now),
+            // A debt of an outage: nothing is requested now.
+            None => 0,
+            Some(_) => self.measure_demand(reported.requested, pace.now),
         };
         self.measured = (0, pace.now);
         if reported.requested == self.requests_sent && pace.now >= self.busy.after(self.idle_after()) {

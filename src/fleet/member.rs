@@ -54,11 +54,6 @@ impl HostMember {
         self.host_count.update(hosts, now);
     }
 
-    /// Takes the versions that the process before has stored, before the first tick. Returns false if they are damaged.
-    pub fn restore_versions(&mut self, stored: &[u8]) -> bool {
-        self.sync.versions.restore(stored)
-    }
-
     /// Adopts the budgets of the rules in force if they changed.
     pub fn take_budgets(&mut self) {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
@@ -136,7 +131,7 @@ impl HostMember {
     pub fn tend_permits(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.remote_checks.tend_permits(&mut self.permits, now);
         if self.status.is_redis_reachable() {
-            self.permits.tick(self.sync.host(), now, out);
+            self.permits.tick(self.sync.host, now, out);
         }
     }
 
@@ -202,7 +197,7 @@ impl HostMember {
         match command {
             ScriptCommand::Sync(batch) => self.sync.failed(batch, now),
             ScriptCommand::Permits(command) => {
-                self.sync.missed(now);
+                self.sync.round_trip.missed(now);
                 self.permits.failed(command, now);
             }
             ScriptCommand::Exact(payment) => self.remote_checks.failed(payment, now),
@@ -218,7 +213,7 @@ impl HostMember {
         }
         self.remote_checks.tick(now);
         let is_left = self.sync.leave(now, out);
-        self.permits.tick(self.sync.host(), now, out);
+        self.permits.tick(self.sync.host, now, out);
         is_left || self.permits.has_commands() || self.remote_checks.has_commands()
     }
 }

@@ -256,24 +256,14 @@ impl PermitSync {
         let mut batches = Batches::new();
         for key in std::mem::take(&mut self.due) {
             let bucket = self.buckets.of(&key.name());
-            for request in self.look(key, now) {
-                if let Some(requests) = batches.add(bucket, request, |request| request.key) {
-                    out.push(self.command(host, bucket, requests, now.at));
-                }
-            }
+            self.look(key, now)
+                .into_iter()
+                .for_each(|request| batches.add(bucket, request, |request| request.key));
         }
-        out.extend(batches.rest().map(|(bucket, requests)| self.command(host, bucket, requests, now.at)));
-    }
-
-    fn command(
-        &mut self,
-        host: Host,
-        bucket: Bucket,
-        requests: Vec<PermitRequest>,
-        now: Timestamp,
-    ) -> ScriptCommand {
-        let head = self.buckets.send(bucket, now);
-        ScriptCommand::Permits(PermitCommand { head, host, requests })
+        out.extend(batches.all().map(|(bucket, requests)| {
+            let head = self.buckets.send(bucket, now.at);
+            ScriptCommand::Permits(PermitCommand { head, host, requests })
+        }));
     }
 
     fn look(&mut self, key: SharedKey, now: Now) -> Vec<PermitRequest> {

@@ -221,7 +221,7 @@ impl PendingChecks {
     /// Costs by bucket. `None` if a limit or its version is unknown, or too many payments of a bucket are unanswered.
     fn costs(&self, shortfalls: &Shortfalls, sync: &Sync, now: Now) -> Option<Vec<BucketCosts>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
-        let (mut costs, mut full) = (Batches::new(), Vec::new());
+        let mut costs = Batches::new();
         for need in &shortfalls.needs {
             if need.is_permit {
                 limits.get(&need.key.budget())?;
@@ -238,13 +238,10 @@ impl PendingChecks {
             let payment =
                 KeyPayment { key, cell_quota, cost: u64::from(units) * TOKEN, known_age_us, window };
             let need = Shortfall { missing_units: units, ..*need };
-            let bucket = self.buckets.of(&key);
-            full.extend(
-                costs.add(bucket, (need, payment), |(_, cost)| cost.key).map(|costs| (bucket, costs)),
-            );
+            costs.add(self.buckets.of(&key), (need, payment), |(_, cost)| cost.key);
         }
-        full.extend(costs.rest());
-        full.iter().all(|(bucket, _)| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(full)
+        let costs: Vec<BucketCosts> = costs.all().collect();
+        costs.iter().all(|(bucket, _)| self.buckets.has_room(*bucket, IN_FLIGHT_MAX)).then_some(costs)
     }
 
     fn settle(

@@ -96,13 +96,10 @@ impl Reserves {
         self.pools.is_empty()
     }
 
-    /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
-    #[must_use]
-    pub fn apply_reply(&mut self, heartbeat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) -> bool {
-        let Some((reports, sent)) = self.take_answered(heartbeat) else { return false };
-        if reply.pools.iter().any(|reply| reply.is_overtaken) {
-            return true;
-        }
+    /// Applies a reply, unless another daemon uses this host's name.
+    pub fn apply_reply(&mut self, heartbeat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) {
+        let answered = self.take_answered(heartbeat).filter(|_| !reply.is_name_taken);
+        let Some((reports, sent)) = answered else { return };
         for (report, reply) in reports.iter().zip(&reply.pools) {
             let Some(pool) = self.pools.get_mut(&*report.pool) else { continue };
             if pool.is_removed {
@@ -112,7 +109,6 @@ impl Reserves {
             pool.apply_reply(&report.load, reply, sent);
             pool.publish(&report.pool, engine);
         }
-        false
     }
 
     /// Forgets a heartbeat without a reply in time. If it ran all the same, the next one replaces it.

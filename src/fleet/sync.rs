@@ -15,7 +15,7 @@ use super::version::Versions;
 use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,13 +49,16 @@ pub struct SyncCounts {
 #[derive(Debug)]
 pub struct Sync {
     engine: Arc<Engine>,
-    host: Host,
+    /// The identity of this host, which changes after another daemon has used its name.
+    pub host: Host,
     status: Arc<FleetStatus>,
     key_table: KeyTable,
+    /// Keys that requested a sync in an outage and are not in the table, oldest first: what passed is a debt.
+    owing: VecDeque<SharedKey>,
     buckets: Buckets,
     pub(super) budgets: Arc<HashMap<u64, FleetBudget>>,
     pub(super) versions: Versions,
-    round_trip: RoundTrip,
+    pub(super) round_trip: RoundTrip,
     pub(super) clock: RedisClock,
     absence: Absence,
     rng: Rng,
@@ -70,6 +73,7 @@ impl Sync {
             host: options.host,
             status,
             key_table: KeyTable::default(),
+            owing: VecDeque::new(),
             buckets: Buckets::new(options.buckets),
             budgets: Arc::default(),
             versions: Versions::default(),
@@ -82,21 +86,12 @@ impl Sync {
         }
     }
 
-    /// The identity of this host, which changes after another daemon has used its name.
-    pub fn host(&self) -> Host {
-        self.host
-    }
-
     pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.tallies.each(now)
     }
 
     pub fn keys(&self) -> usize {
         self.key_table.len()
-    }
-
-    pub fn round_trip(&self) -> Duration {
-        self.round_trip.took
     }
 
     pub fn timeout(&self) -> Duration {
@@ -120,22 +115,30 @@ impl Sync {
         if !self.status.is_redis_reachable() {
             return;
         }
+        if !self.owing.is_empty() {
+            let hosts = u64::from(self.status.hosts());
+            let count = (OWING_PER_TICK + self.rng.below(hosts)) / hosts;
+            self.open_owing(count, now);
+        }
         let mut asks = Batches::new();
         for bucket in Bucket::all().take(self.buckets.len()) {
             // Without room the keys stay due.
-            while self.buckets.has_room(bucket, IN_FLIGHT_MAX)
+            while self.has_room(bucket, &asks)
                 && let Some(number) = self.key_table.take_due(bucket, now.at)
             {
                 if let Some(ask) = self.look(number, now) {
-                    self.gather(&mut asks, (number, ask), now.at, out);
+                    asks.add(bucket, (number, ask), |(_, ask)| ask.key);
                 }
             }
         }
-        self.send_rest(asks, now.at, out);
+        self.send(asks, now.at, out);
     }
 
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
     pub fn next(&self) -> Timestamp {
+        if !self.owing.is_empty() && self.status.is_redis_reachable() {
+            return Timestamp::ORIGIN;
+        }
         self.key_table.next(|bucket| self.buckets.has_room(bucket, IN_FLIGHT_MAX))
     }
 
@@ -149,9 +152,7 @@ impl Sync {
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
     pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
-        if !self.status.set_redis_reachable(linked) {
-            return;
-        }
+        self.status.set_redis_reachable(linked);
         self.absence.set_linked(linked, now);
         if linked {
             self.check_all_soon(now);
@@ -176,34 +177,50 @@ impl Sync {
         self.status.set_round_trip(self.round_trip.took);
     }
 
-    pub(super) fn missed(&mut self, now: Timestamp) {
-        self.round_trip.missed(now);
-    }
-
     fn answer_calls(&mut self, now: Now) {
         let mut calls = Vec::new();
         self.engine.take_due_share_keys(&mut calls);
+        let is_reachable = self.status.is_redis_reachable();
         for key in calls {
-            let Some(budget) = self.budgets.get(&key.budget()) else { continue };
-            let number = match self.key_table.find(&key) {
-                Some(number) => number,
-                None if self.key_table.len() < TRACKED_MAX => {
-                    self.tallies.opens(budget.rule_number);
-                    let bucket = self.buckets.of(&budget.cell(&key));
-                    self.key_table.open(KeySync::new(key, budget, bucket, now.at))
+            if !is_reachable && self.key_table.find(&key).is_none() {
+                // The oldest debt has earned most.
+                if self.owing.len() >= OWING_MAX {
+                    self.owing.pop_front();
                 }
-                None => {
-                    self.engine.remove_share(&key, budget, now);
-                    continue;
+                self.owing.push_back(key);
+            } else if let Some(number) = self.open(key, now) {
+                let entry = self.key_table.entry_mut(number);
+                entry.calls = true;
+                let soonest = entry.soonest(now.at);
+                if !entry.in_flight && soonest < entry.due {
+                    self.key_table.schedule(number, soonest);
                 }
-            };
-            let entry = self.key_table.entry_mut(number);
-            entry.calls = true;
-            let soonest = entry.soonest(now.at);
-            if !entry.in_flight && soonest < entry.due {
-                self.key_table.schedule(number, soonest);
             }
         }
+    }
+
+    /// Makes the debts of some keys due.
+    fn open_owing(&mut self, count: u64, now: Now) {
+        for _ in 0..count {
+            let Some(key) = self.owing.pop_front() else { break };
+            self.open(key, now);
+        }
+    }
+
+    /// Finds the entry of a key, or adds one that is due now. `None`: it has no budget, or there is no room.
+    fn open(&mut self, key: SharedKey, now: Now) -> Option<usize> {
+        let budget = self.budgets.get(&key.budget())?;
+        let found = self.key_table.find(&key);
+        if found.is_some() {
+            return found;
+        }
+        if self.key_table.len() >= TRACKED_MAX {
+            self.engine.remove_share(&key, budget, now);
+            return None;
+        }
+        self.tallies.opens(budget.rule_number);
+        let bucket = self.buckets.of(&budget.cell(&key));
+        Some(self.key_table.open(KeySync::new(key, budget, bucket, now.at)))
     }
 
     fn close(&mut self, number: usize) {
@@ -290,32 +307,22 @@ impl Sync {
         }
     }
 
-    /// Adds a request to those of its bucket, and makes the command that goes before it.
-    fn gather(
+    /// Whether another command of a bucket fits beside these.
+    fn has_room(&self, bucket: Bucket, asks: &BatchParts) -> bool {
+        self.buckets.has_room(bucket, IN_FLIGHT_MAX.saturating_sub(asks.count(bucket).saturating_sub(1)))
+    }
+
+    fn send(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
+        out.extend(asks.all().map(|(bucket, batch)| self.command(bucket, batch, now)));
+    }
+
+    /// Makes a command; one about no cell shows whether the server of its bucket runs commands.
+    pub(super) fn command(
         &mut self,
-        asks: &mut BatchParts,
-        ask: (usize, CellRequest),
+        bucket: Bucket,
+        batch: Vec<(usize, CellRequest)>,
         now: Timestamp,
-        out: &mut Vec<ScriptCommand>,
-    ) {
-        let bucket = self.key_table.entry(ask.0).bucket;
-        if let Some(batch) = asks.add(bucket, ask, |(_, ask)| ask.key) {
-            out.push(self.command(bucket, batch, now));
-        }
-    }
-
-    fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
-        for (bucket, batch) in asks.rest() {
-            out.push(self.command(bucket, batch, now));
-        }
-    }
-
-    /// Makes a command about no cell, whose reply shows that the server of this bucket runs commands.
-    pub(super) fn probe(&mut self, bucket: Bucket, now: Timestamp) -> ScriptCommand {
-        self.command(bucket, Vec::new(), now)
-    }
-
-    fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
+    ) -> ScriptCommand {
         let head = self.buckets.send(bucket, now);
         let (numbers, asks) = batch.into_iter().unzip();
         ScriptCommand::Sync(SyncBatch { head, asks, numbers })
@@ -324,36 +331,33 @@ impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         self.answer_calls(now);
+        self.open_owing(u64::MAX, now);
         let mut asks = Batches::new();
         let mut is_left = false;
         for number in self.key_table.numbers() {
-            let Some(last) = self.last_words(number, now) else { continue };
-            is_left = true;
-            if let Some(ask) = last {
-                self.gather(&mut asks, (number, ask), now.at, out);
+            let entry = self.key_table.entry(number);
+            let bucket = entry.bucket;
+            if entry.in_flight || !self.has_room(bucket, &asks) {
+                is_left = true;
+            } else if let Some(ask) = self.last_words(number, now) {
+                is_left = true;
+                asks.add(bucket, (number, ask), |(_, ask)| ask.key);
             }
         }
-        self.send_rest(asks, now.at, out);
+        self.send(asks, now.at, out);
         is_left
     }
 
-    /// Returns the final command about a key; `Some(None)`: later, as it is in flight or too many batches are; `None`: no
-    /// host counts anything for this key.
-    fn last_words(&mut self, number: usize, now: Now) -> Option<Option<CellRequest>> {
+    /// Returns the final command about a key, unless no host counts anything for it.
+    fn last_words(&mut self, number: usize, now: Now) -> Option<CellRequest> {
         let entry = self.key_table.entry(number);
-        if entry.in_flight {
-            return Some(None);
-        }
         let budget = self.budgets.get(&entry.key.budget())?;
         let there = self.engine.peek_share(&entry.key, budget, now)?;
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return None;
         }
-        if !self.buckets.has_room(entry.bucket, IN_FLIGHT_MAX) {
-            return Some(None);
-        }
         let ask = self.ask_about(number, there.borrowed, now)?;
-        Some(Some(CellRequest { want: 0, demand: 0, ..ask }))
+        Some(CellRequest { want: 0, demand: 0, ..ask })
     }
 
     fn pace(&self, now: Timestamp) -> Pace {
@@ -372,6 +376,12 @@ pub const BUCKETS: u16 = 2;
 
 /// Batches of one bucket without a reply: with two buckets 1000 cells, or 2000 cells/s at a round trip of 0.5 s.
 const IN_FLIGHT_MAX: u32 = 16;
+
+/// Debts that all hosts together send in a tick after an outage: 16 000 cells/s, a fifth of what one Redis is planned for.
+const OWING_PER_TICK: u64 = 32;
+
+/// The most keys that owe after an outage: 4 MB.
+const OWING_MAX: usize = 1 << 17;
 
 /// The most synced keys: about 50 MB.
 const TRACKED_MAX: usize = 1 << 18;

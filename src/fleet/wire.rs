@@ -65,10 +65,6 @@ pub(super) struct ScriptWriter {
 }
 
 impl ScriptWriter {
-    pub(super) fn with_capacity(bytes: usize) -> ScriptWriter {
-        ScriptWriter { bytes: Vec::with_capacity(bytes) }
-    }
-
     /// Writes a number of eight bytes, clamped to `max`.
     pub(super) fn amount(&mut self, number: u64, max: u64) {
         self.bytes.extend_from_slice(&number.min(max).to_le_bytes());

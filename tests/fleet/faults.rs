@@ -65,6 +65,37 @@ fn lost_replies_admit_no_uncharged_token() {
     }
 }
 
+/// In an outage a host admits its half of each budget, and has no request of these keys afterwards.
+#[test]
+fn debts_of_an_outage_are_charged_at_a_pace_without_another_request() {
+    let budget = Plan { rate: 10, burst: 10, period_s: 86_400, credit: 0, ..Plan::cell(2, Shape::Even, 0) };
+    let tenants = 100;
+    let mut world = World::started(&Plan { tenants, ..budget });
+    world.advance(2_500, |_| {});
+    world.is_out = true;
+    world.advance(3_000, |_| {});
+    let hits = |world: &mut World, host| {
+        let us = world.us;
+        (0..tenants * 10).filter(|hit| world.host(host).hit(hit % tenants, us)).count()
+    };
+    assert_eq!(hits(&mut world, 0), 5 * tenants as usize);
+    world.is_out = false;
+    let (mut before, mut most) = (0, 0);
+    world.advance(3_000, |world| {
+        let cells: u64 = world.measure.cells.iter().sum();
+        (before, most) = (cells, most.max(cells - before));
+    });
+    // Its half of 32 cells, in each of its ticks.
+    assert!((1..=17).contains(&most), "{most} cells in a millisecond");
+    let mut passed = 0;
+    world.advance(3_000, |world| {
+        if world.us.is_multiple_of(100_000) {
+            passed += hits(world, 1);
+        }
+    });
+    assert_eq!(passed, 5 * tenants as usize, "the other half is left");
+}
+
 /// A host dies holding tokens of a day's budget: they stay spent.
 #[test]
 fn tokens_of_a_crashed_host_stay_spent() {

@@ -373,7 +373,8 @@ impl Host {
         match (command, reply) {
             (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
                 self.member.apply_heartbeat(&reply, now.at);
-                self.is_name_taken |= self.reserves.apply_reply(heartbeat, &reply, &self.engine);
+                self.reserves.apply_reply(heartbeat, &reply, &self.engine);
+                self.is_name_taken |= reply.is_name_taken;
             }
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
             | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {

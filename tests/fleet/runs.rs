@@ -2,7 +2,7 @@
 
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, each_seed, is_short, runs, seed};
 use crate::table::check_bounds;
-use crate::world::{run, run_ticking};
+use crate::world::run;
 
 fn plan(seed: u64) -> Plan {
     let mut draw = draws(seed, 4);
@@ -51,18 +51,4 @@ fn keeps_bounds_under_any_fault() {
         let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
         assert!(seen.excess_leaking <= most, "{seen:?}");
     });
-}
-
-/// Daemons tick at every interval; other tests skip ticks that are not due.
-#[test]
-fn host_not_due_sends_no_command() {
-    for seed in seed()..seed() + runs().div_ceil(100) {
-        for plan in [plan(seed), crate::windows::plan(seed)] {
-            let [always, when_due] = [true, false].map(|always_ticks| {
-                let world = run_ticking(&plan, always_ticks);
-                (world.counts(), world.measure.admitted, world.measure.commands)
-            });
-            assert!(always == when_due, "SEED={seed} RUNS=1: {always:?}, {when_due:?}: {plan:#?}");
-        }
-    }
 }

@@ -30,7 +30,6 @@ pub(crate) struct World {
     pub(crate) us: u64,
     /// Redis is unreachable, beside the outages of the plan.
     pub(crate) is_out: bool,
-    always_ticks: bool,
     load: Load,
     pub(crate) measure: Measure,
     pub(crate) leases: Option<Leases>,
@@ -50,14 +49,9 @@ pub(crate) struct Sent {
     pub(crate) answer: Option<(u64, bool)>,
 }
 
-/// Runs a plan. Hosts tick only when due: the same results in a fraction of the time.
+/// Runs a plan. Hosts tick only when due: the same results as of a daemon, in a fraction of the time.
 pub(crate) fn run(plan: &Plan) -> World {
-    run_ticking(plan, false)
-}
-
-/// Runs a plan in which hosts may tick at every interval, as a daemon does.
-pub(crate) fn run_ticking(plan: &Plan, always_ticks: bool) -> World {
-    let mut world = World { always_ticks, ..World::started(plan) };
+    let mut world = World::started(plan);
     world.advance(plan.ends_us() / 1_000 + plan.rest_ms, World::serve);
     world
 }
@@ -81,7 +75,6 @@ impl World {
             random,
             us: 0,
             is_out: false,
-            always_ticks: false,
             load: Load::new(plan),
             measure: Measure::new(plan),
             leases: (plan.kind == Kind::Permits).then(|| Leases::new(plan)),
@@ -313,8 +306,9 @@ impl World {
         let slots = self.plan.tick_us / self.plan.step_us;
         let first = (us / self.plan.step_us % slots) as u32;
         for number in (first..self.plan.hosts).step_by(slots as usize) {
-            let ticks = |host: &&mut Host| self.always_ticks || host.is_due(us);
-            let Some(host) = self.hosts[number as usize].as_mut().filter(ticks) else { continue };
+            let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_due(us)) else {
+                continue;
+            };
             let was_linked = host.is_linked();
             host.tick(us);
             let is_loaded = (self.plan.begins_us()..self.plan.ends_us()).contains(&us);

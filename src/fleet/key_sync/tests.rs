@@ -171,20 +171,8 @@ fn commands_renew_tokens_and_follow_windows_and_growth() {
         ("silent 80", "ask 15", "the demand is over"),
         ("silent 249, heavy 30", "look 1", "the retry of a heavy cost may still come"),
         ("silent 250, heavy 30", "ask 15", ""),
-    ]);
-}
-
-#[rustfmt::skip]
-#[test]
-fn tokens_expire_without_a_command_where_there_are_plenty() {
-    check(ADMITS, Case::next, &[
-        ("borrowed 90, asked 250", "look 650", "more than are needed"),
-        ("silent 80", "look 850", "the demand is over"),
-        ("asked 900", "ask 0", "held tokens of a key in use are renewed"),
-        ("asked 900, demand 999", "look 10000", "not for less than a request a second"),
-        ("silent 80, level 499", "ask 15", "less than half of the burst is no plenty"),
-        ("silent 80, fleet-demand 500001", "ask 15", "nor is it where half of what is earned is used"),
-        ("silent 80, short, asked 100", "ask 15", "nor where less was granted than was wanted"),
+        ("borrowed 0, never-asked, debt 1", "ask 0", "a debt of an outage is charged"),
+        ("borrowed 0, never-asked", "let go", "it was earned meanwhile"),
     ]);
 }
 
@@ -201,8 +189,9 @@ fn a_command_wants_the_demand_until_the_next_one() {
         ("borrowed 0, requested 10, measured 50", "14", "twice: some of that counts"),
         ("borrowed 0, requested 3, measured 5", "38", "three requests are a sign"),
         ("borrowed 0, requested 2, measured 5", "13", "two are not"),
-        ("borrowed 0, level 0, never-asked, since 10, requested 21", "126", "twenty more within some 20 ms, of a new key"),
-        ("borrowed 0, level 0, never-asked, since 10, requested 2", "0", "one more says nothing"),
+        ("borrowed 0, level 0, calls, never-asked, since 10, requested 21", "126", "twenty more within some 20 ms, of a new key"),
+        ("borrowed 0, level 0, calls, never-asked, since 10, requested 2", "0", "one more says nothing"),
+        ("borrowed 0, demand 0, never-asked, debt 9, since 10, requested 21", "0", "a debt of an outage is no demand"),
         ("lacked 90", "75", "what the largest refused request lacked"),
         ("borrowed 0, demand 0, lacked 1", "1", ""),
         ("borrowed 0, demand 100000000", "1000", "no more than the burst"),

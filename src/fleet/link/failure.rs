@@ -90,7 +90,7 @@ impl LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
-    /// The error for an error reply, with its code and, for a script, the line.
+    /// The error for an error reply, with its code.
     pub(super) fn of_reply(error: &redis::ServerError) -> LinkError {
         let code = error.code();
         // A command denied inside a script has another code: Redis 7.0 sends the first text, later versions
@@ -109,8 +109,7 @@ impl LinkError {
         // Codes are short words in capitals; other text may hold anything.
         let is_code = code.len() <= 24 && code.bytes().all(|byte| byte.is_ascii_uppercase());
         let code = if is_code { code } else { "an error" };
-        let line = error.details().and_then(script_line).map(|line| format!(" in line {line} of the script"));
-        let why = format!("the server says {code}{}{hint}", line.unwrap_or_default());
+        let why = format!("the server says {code}{hint}");
         // All other errors are found before the first write.
         let may_have_run = matches!(class, FailureClass::Other | FailureClass::NoPerm);
         LinkError { class, may_have_run, why: why.into() }
@@ -133,13 +132,6 @@ impl LinkError {
 }
 
 const UNKNOWN_NAME: &str = "no address of this name is known";
-
-/// The line of the script that an error names: `user_script:12: …`.
-fn script_line(detail: &str) -> Option<u32> {
-    let (_, rest) = detail.split_once("user_script:")?;
-    let digits = rest.split(|character: char| !character.is_ascii_digit()).next()?;
-    digits.parse().ok()
-}
 
 /// Failures by class: commands, connection attempts and broken connections.
 #[derive(Debug, Default)]

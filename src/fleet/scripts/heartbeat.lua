@@ -6,8 +6,8 @@
 --
 -- KEYS: hosts by their last heartbeat, of these those with the same secret, those with the same rules, the epochs of hosts, one
 -- for each pool. ARGV: host; epoch and sequence number; the reports of the pools. Reply: hosts, hosts with the same secret, with
--- the same rules, whether a host of this name has a later epoch; for each pool slots, critical, other, whether a later report was
--- stored before, and whether reports may be missing, as Redis lost them and not all hosts have reported since.
+-- the same rules, whether a host of this name has a later epoch; for each pool slots, critical, other, and whether reports may be
+-- missing, as Redis lost them and not all hosts have reported since.
 local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
@@ -79,7 +79,7 @@ for i = 1, pools do
   local key = KEYS[i + 4]
   local slots_here, critical_here, other_here = read(REPORT, reports, (i - 1) * REPORT_BYTES + 1)
   local values = redis.call('HMGET', key, 'sums', host)
-  local sums, said, overtaken = values[1], values[2], 0
+  local sums, said, is_overtaken = values[1], values[2], false
   local since, counted, slots, critical, other, hosts = now, -1, 0, 0, 0, 0
   if sums and #sums == SUMS_BYTES then since, counted, slots, critical, other, hosts = read(SUMS, sums) end
   local is_said = said and #said == SAID_BYTES
@@ -90,12 +90,12 @@ for i = 1, pools do
   if is_said then
     local its_epoch, its_seq, _, its_slots, its_critical, its_other = read(SAID, said)
     if its_epoch > epoch or its_epoch == epoch and its_seq > seq then
-      overtaken = 1
+      is_overtaken = true
     else
       slots, critical, other, hosts = slots - its_slots, critical - its_critical, other - its_other, hosts - 1
     end
   end
-  if overtaken == 0 then
+  if not is_overtaken then
     if slots_here + critical_here + other_here > 0 then
       redis.call('HSET', key, host, pack(SAID, epoch, seq, now, slots_here, critical_here, other_here))
       slots, critical, other, hosts = slots + slots_here, critical + critical_here, other + other_here, hosts + 1
@@ -108,6 +108,6 @@ for i = 1, pools do
   redis.call('PEXPIRE', key, 60000)
   local missing = now - since < KEPT and 1 or 0
   slots, critical, other = min(slots, COUNT_MAX), min(critical, COUNT_MAX), min(other, COUNT_MAX)
-  reply[i + 1] = pack('<i8i8i8I1I1', slots, critical, other, overtaken, missing)
+  reply[i + 1] = pack('<i8i8i8I1', slots, critical, other, missing)
 end
 return table.concat(reply)

@@ -6,7 +6,6 @@ use crate::fleet::cell::TOKEN;
 use crate::fleet::command::Payment;
 use crate::fleet::key_sync::EVERY;
 use crate::fleet::reply::{CommandReply, PaymentResult};
-use crate::fleet::rng::drawn;
 use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
@@ -85,11 +84,6 @@ impl Sync {
                 self.key_table.schedule(*number, at);
             }
         }
-    }
-
-    /// Takes a new name, as another daemon uses this one.
-    pub fn rename(&mut self) {
-        self.host = drawn();
     }
 }
 

@@ -64,7 +64,7 @@ impl SyncLoop {
         };
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&plan.status), options);
         member.expect(identity.hosts, clock.now().at);
-        if plan.versions.as_ref().is_some_and(|stored| !member.restore_versions(stored)) {
+        if plan.versions.as_ref().is_some_and(|stored| !member.sync.versions.restore(stored)) {
             info!(
                 "the stored versions of rules are damaged: earlier numbers of a rule may hold until it is reloaded"
             );
@@ -161,7 +161,7 @@ impl SyncLoop {
         self.relink(servers, now);
         for server in due {
             let command = match servers.bucket_instead_of_heartbeat(server) {
-                Some(bucket) => self.member.sync.probe(bucket, now.at),
+                Some(bucket) => self.member.sync.command(bucket, Vec::new(), now.at),
                 None => ScriptCommand::Heartbeat(self.heartbeat(servers.keeps_pools(server), now)),
             };
             servers.send_to(server, vec![command], now.at);
@@ -170,7 +170,7 @@ impl SyncLoop {
         self.member.ask_versions(&mut commands);
         self.member.tick(now, &mut commands);
         let is_waited_for = self.member.remote_checks.has_commands();
-        self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
+        self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), is_waited_for);
         servers.send(commands, now.at);
         if now.at.since(self.published) >= PUBLISH_EVERY {
             self.publish_view(servers, now);
@@ -180,7 +180,7 @@ impl SyncLoop {
     fn heartbeat(&mut self, keeps_pools: bool, now: Now) -> Heartbeat {
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        let (host, epoch) = (self.member.sync.host(), self.plan.identity.epoch);
+        let (host, epoch) = (self.member.sync.host, self.plan.identity.epoch);
         let rules = self.member.sync.versions.digest;
         Heartbeat { host, epoch, seq, pools, secret: self.plan.secret, rules }
     }
@@ -270,9 +270,8 @@ impl SyncLoop {
     fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, servers: &mut Servers, now: Now) {
         match (command, reply) {
             (ScriptCommand::Heartbeat(heartbeat), ScriptReply::Heartbeat(reply)) => {
-                let is_own = heartbeat.host == self.member.sync.host();
-                let is_overtaken = self.reserves.apply_reply(heartbeat, &reply, &self.engine);
-                if (is_overtaken || reply.is_name_taken) && is_own {
+                self.reserves.apply_reply(heartbeat, &reply, &self.engine);
+                if reply.is_name_taken && heartbeat.host == self.member.sync.host {
                     self.rename();
                 }
                 self.member.apply_heartbeat(&reply, now.at);
@@ -321,13 +320,13 @@ impl SyncLoop {
         let sync = &self.member.sync;
         let view = &mut self.view;
         view.cells_per_second = sync.tallies(now.at).map(|(_, counters)| counters.cells_per_second).sum();
-        view.host = sync.host();
+        view.host = sync.host;
         view.is_needed = is_needed;
         view.secret = self.plan.secret;
         view.is_linked = self.plan.status.is_redis_reachable();
         view.hosts = self.plan.status.hosts();
         view.counted = self.plan.status.counted();
-        view.round_trip = sync.round_trip();
+        view.round_trip = sync.round_trip.took;
         view.counts = sync.counts;
         view.overrides = *self.counters.overrides.lock();
         view.remote_checks = self.member.remote_checks.counts;
@@ -344,8 +343,8 @@ impl SyncLoop {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
-        self.member.sync.rename();
-        self.plan.identity = self.plan.identity.renamed(self.member.sync.host(), &self.plan.marks);
+        self.member.sync.host = drawn();
+        self.plan.identity = self.plan.identity.renamed(self.member.sync.host, &self.plan.marks);
         self.keep();
     }
 
@@ -370,13 +369,10 @@ impl SyncLoop {
     }
 }
 
-/// Returns the pause after a tick that sent commands for `cells` cells, `before` being the pause before it.
-/// Under load the pause is longer, as ticks every 2 ms took half of the task's time by themselves. A pending
-/// request keeps it short, since ticks enforce its deadline.
-fn pause(cells: usize, before: Duration, is_waited_for: bool) -> Duration {
-    let millis = before.as_millis().max(1);
-    let is_much = cells as u128 >= MUCH_A_MILLI * millis;
-    if is_much && !is_waited_for { PAUSE_LONG } else { PAUSE_SHORT }
+/// Returns the pause after a tick that sent commands for `cells` cells. Under load it is longer, as ticks every 2 ms took
+/// half of the task's time by themselves. A pending request keeps it short, since ticks enforce its deadline.
+fn pause(cells: usize, is_waited_for: bool) -> Duration {
+    if cells >= MUCH && !is_waited_for { PAUSE_LONG } else { PAUSE_SHORT }
 }
 
 /// The delay of a starting burst and of keys that need a sync; the simulation uses the same.
@@ -385,8 +381,8 @@ const PAUSE_SHORT: Duration = Duration::from_millis(2);
 /// Less than the time that held tokens cover until a reply, and half of the margin that the simulation adds.
 const PAUSE_LONG: Duration = Duration::from_millis(8);
 
-/// The load in cells per millisecond from which the pause is long: 4 000 per second.
-const MUCH_A_MILLI: u128 = 4;
+/// The cells of a tick after which the pause is long: from 4 000 a second on, until they are fewer than 1 000.
+const MUCH: usize = 8;
 
 /// How often to check for shared budgets.
 const IDLE: Duration = Duration::from_millis(500);
@@ -407,20 +403,9 @@ const CHECKS_AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::{PAUSE_LONG, PAUSE_SHORT, pause};
-
     #[test]
-    fn who_says_much_pauses_longer_and_who_is_waited_for_does_not() {
-        for (cells, before, is_waited_for, expected) in [
-            (0, PAUSE_SHORT, false, PAUSE_SHORT),
-            (7, PAUSE_SHORT, false, PAUSE_SHORT),
-            (8, PAUSE_SHORT, false, PAUSE_LONG),
-            (8, PAUSE_SHORT, true, PAUSE_SHORT),
-            (31, PAUSE_LONG, false, PAUSE_SHORT),
-            (32, PAUSE_LONG, false, PAUSE_LONG),
-            (1_000, PAUSE_LONG, true, PAUSE_SHORT),
-        ] {
-            assert_eq!(pause(cells, before, is_waited_for), expected, "{cells} after {before:?}");
-        }
+    fn pauses_longer_after_many_cells_unless_a_request_waits() {
+        let pauses = [(7, false), (8, false), (8, true)].map(|(cells, waits)| super::pause(cells, waits));
+        assert_eq!(pauses, [super::PAUSE_SHORT, super::PAUSE_LONG, super::PAUSE_SHORT]);
     }
 }

@@ -1,7 +1,7 @@
 //! The fallback of a host in an outage: its own bucket, which starts with the N-th part of the last known level, and
 //! the debt that remains after the outage.
 
-use super::state::RedisLevel;
+use super::state::{RedisLevel, SyncRequest};
 use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::Outcome;
@@ -31,6 +31,8 @@ impl ShareState {
         if cost > 0 {
             let (used, added, _) = self.fallback_ahead(quota, now, cost, hosts);
             self.fallback = self.fallback.with_ahead(quota.bucket().scale(), now, used.saturating_add(added));
+            // The sync task charges the debt once Redis is reachable.
+            self.request_sync();
         }
     }
 
@@ -65,6 +67,8 @@ impl ShareState {
         // A key that always uses remote checks keeps the last known level also while remote checks time out.
         share.is_seen_before |= !quota.always_checks_remotely();
         share.refused_until = Timestamp::ORIGIN;
+        // A key in use need not wait for its turn among those that only have a debt.
+        share.sync_request = SyncRequest::Idle;
         share.outages = quota.outages(fleet_status);
         share
     }

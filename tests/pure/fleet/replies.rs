@@ -1,9 +1,9 @@
-//! What the sync learns from replies and their absence: counters of each budget, and the timeout of commands.
+//! What the sync learns from replies and their absence: counters and the level of each budget, and the timeout of commands.
 
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, Engine, Op, Request};
+use tidegate::engine::{Descriptors, Engine, FleetStatus, Op, Request, RuleName};
 use tidegate::fleet::cell::{CellReply, TOKEN};
 use tidegate::fleet::command::{ScriptCommand, SyncBatch};
 use tidegate::fleet::reply::CommandReply;
@@ -15,6 +15,7 @@ use super::sync::fleet_host;
 /// A host of a fleet that has one budget of 100 tokens, and one caller.
 struct Host {
     engine: Arc<Engine>,
+    status: Arc<FleetStatus>,
     sync: Sync,
 }
 
@@ -23,11 +24,11 @@ impl Host {
         let rule = format!("rate: 1/day, burst: 100, scope: fleet, fleet: {{on_miss: {on_miss}}}");
         let (engine, status) =
             fleet_host(&format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n"));
-        let mut sync =
-            Sync::new(Arc::clone(&engine), SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 }, status);
+        let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
+        let mut sync = Sync::new(Arc::clone(&engine), options, Arc::clone(&status));
         sync.set_budgets(engine.fleet_budgets());
         sync.set_linked(true, at(0).at);
-        Host { engine, sync }
+        Host { engine, status, sync }
     }
 
     /// Judges requests, which leave some credit, and returns the command that follows.
@@ -90,6 +91,23 @@ fn a_refusal_was_false_where_a_tenth_was_there() {
         let [counters] = host.counters(at(1))[..] else { panic!("one budget") };
         assert_eq!(counters.false_refusals, u64::from(is_false), "{level} left, {grant} granted");
         assert_eq!(host.sync.counts.false_refusals, counters.false_refusals);
+    }
+}
+
+/// A host that takes the budget for spent refuses requests whose remote checks are late, and names a day as the time until a
+/// retry.
+#[test]
+fn budget_is_not_taken_for_spent_after_outage_unless_it_gives_credit() {
+    // With credit it is: the other host, which is not back yet, may spend its share.
+    for (on_miss, known) in [("refuse", 90), ("admit", 0)] {
+        let mut host = Host::new(on_miss);
+        host.status.set_hosts(2);
+        [false, true].into_iter().for_each(|is_linked| host.sync.set_linked(is_linked, at(0).at));
+        let batch = host.ask(at(0));
+        host.answer(&batch, (90, 0), at(1));
+        let rule = RuleName { domain: "api".into(), rule: "r".into() };
+        let share = host.engine.find_share(&rule, &[("user", "u")], at(1)).unwrap().unwrap();
+        assert_eq!(share.redis_level.unwrap().level, known * TOKEN.cast_signed(), "{on_miss}");
     }
 }
 

@@ -137,12 +137,3 @@ fn full_redis_is_named() {
     host.await_log(&["Redis answers again"]);
     wait_until("it is up", || state() == "up");
 }
-
-#[test]
-fn falls_back_when_redis_revokes_rights() {
-    let redis = Redis::start(&[]);
-    let host = hosts(1, &redis.url(), &rules("10/s", 10, "")).remove(0);
-    redis.order("ACL SETUSER default -evalsha");
-    host.await_log(&[CUT_OFF, "noperm"]);
-    assert!(host.greeted().allowed("u1", 10) > 0);
-}
