@@ -80,8 +80,11 @@ impl Tallies {
         is_false
     }
 
+    /// Records the version of a reply; that of a window without a cell is 0.
     pub(super) fn record_version(&mut self, rule: u64, version: u64) {
-        self.0.entry(rule).or_default().tally.version = version;
+        if version > 0 {
+            self.0.entry(rule).or_default().tally.version = version;
+        }
     }
 
     pub(super) fn record_permits(&mut self, rule: u64, now: Timestamp) {
