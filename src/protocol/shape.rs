@@ -19,6 +19,22 @@ pub struct FrameShape {
     misses: Cell<u32>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodedFrame<'a> {
+    Shaped(ShapedCheck<'a>),
+    Whole(RequestFrame<'a>),
+}
+
+/// A request of a known shape: without priority and options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShapedCheck<'a> {
+    pub op: Op,
+    pub id: u64,
+    pub domain: &'a str,
+    /// In requests.
+    pub cost: u64,
+}
+
 #[derive(Debug)]
 struct KnownShape {
     op: Op,
@@ -33,23 +49,24 @@ struct KnownShape {
 }
 
 impl FrameShape {
-    /// Decodes a request as [`decode_request`] does.
+    /// Decodes a request, one of this shape as [`ShapedCheck`].
     ///
-    /// # Errors As there.
+    /// # Errors As [`decode_request`].
     #[inline]
     pub fn decode<'a>(
         &'a self,
         payload: &'a [u8],
         descriptors: &mut DescriptorList<'a>,
-    ) -> Result<RequestFrame<'a>, Fault> {
+    ) -> Result<DecodedFrame<'a>, Fault> {
         descriptors.clear();
         if let Some(known) = &self.known
             && let Some(id) = known.read(payload, descriptors)
         {
-            return Ok(RequestFrame::Check(known.op, known.check(id)));
+            let KnownShape { op, cost, ref domain, .. } = **known;
+            return Ok(DecodedFrame::Shaped(ShapedCheck { op, id, domain, cost }));
         }
         self.misses.set(self.misses.get().saturating_add(1));
-        decode_request(payload, descriptors)
+        decode_request(payload, descriptors).map(DecodedFrame::Whole)
     }
 
     /// Whether so many requests had other shapes that the next one is worth learning.
@@ -90,12 +107,12 @@ impl KnownShape {
         let attributes = attributes.collect::<Option<_>>()?;
         let known =
             KnownShape { op, domain: check.domain.into(), cost, head: *head, attributes, tail: rest.into() };
+        let plain = CheckRequest { cost: check.cost, ..CheckRequest::new(check.id, check.domain) };
         let reads_alike = |known: &KnownShape| {
             let mut again = DescriptorList::new();
-            let id = known.read(payload, &mut again);
-            id.map(|id| known.check(id)) == Some(check) && again == descriptors
+            known.read(payload, &mut again) == Some(check.id) && again == descriptors
         };
-        reads_alike(&known).then_some(known)
+        (check == plain && reads_alike(&known)).then_some(known)
     }
 
     /// Reads the descriptors and returns the id, if the frame has this shape.
@@ -112,10 +129,27 @@ impl KnownShape {
         let is_whole = *reader.rest() == *self.tail && descriptors.end();
         is_whole.then_some(id)
     }
+}
 
+impl<'a> DecodedFrame<'a> {
+    /// The id that the reply repeats; `None` if the client wants no reply.
     #[inline]
-    fn check(&self, id: u64) -> CheckRequest<'_> {
-        CheckRequest { cost: CostField::Requests(self.cost), ..CheckRequest::new(id, &self.domain) }
+    pub fn id(&self) -> Option<u64> {
+        match self {
+            DecodedFrame::Shaped(check) => Some(check.id),
+            DecodedFrame::Whole(frame) => frame.id(),
+        }
+    }
+
+    /// The request as [`decode_request`] returns it.
+    pub fn whole(self) -> RequestFrame<'a> {
+        match self {
+            DecodedFrame::Shaped(ShapedCheck { op, id, domain, cost }) => {
+                let cost = CostField::Requests(cost);
+                RequestFrame::Check(op, CheckRequest { cost, ..CheckRequest::new(id, domain) })
+            }
+            DecodedFrame::Whole(frame) => frame,
+        }
     }
 }
 
