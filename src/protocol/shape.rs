@@ -121,12 +121,16 @@ impl KnownShape {
         let mut reader = PayloadReader::new(payload.strip_prefix(&self.head)?);
         let id = reader.unsigned_to(ID_MAX)?;
         for (name, before) in &self.attributes {
-            reader = PayloadReader::new(reader.rest().strip_prefix(&**before)?);
+            let (own, rest) = reader.rest().split_at_checked(before.len())?;
+            if !is_equal(own, before) {
+                return None;
+            }
+            reader = PayloadReader::new(rest);
             if !descriptors.push_pair(name, reader.short_text()?) {
                 return None;
             }
         }
-        let is_whole = *reader.rest() == *self.tail && descriptors.end();
+        let is_whole = is_equal(reader.rest(), &self.tail) && descriptors.end();
         is_whole.then_some(id)
     }
 }
@@ -151,6 +155,24 @@ impl<'a> DecodedFrame<'a> {
             DecodedFrame::Whole(frame) => frame,
         }
     }
+}
+
+/// Compares bytes, up to 16 without a function call.
+#[inline(always)]
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        length if length != other.len() => false,
+        1 => have_equal_ends::<1>(one, other),
+        2..=3 => have_equal_ends::<2>(one, other),
+        4..=7 => have_equal_ends::<4>(one, other),
+        8..=16 => have_equal_ends::<8>(one, other),
+        _ => one == other,
+    }
+}
+
+#[inline(always)]
+fn have_equal_ends<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
 /// Learning costs as much as decoding twice.
