@@ -10,8 +10,8 @@ use tidegate::engine::{
     Session, WorkOutcome,
 };
 use tidegate::protocol::{
-    self, CheckRequest, DecisionReply, DecodedFrame, DescriptorList, FrameShape, FrameSplit, RequestFrame,
-    ShapedCheck,
+    self, CheckRequest, DecisionReply, DescriptorList, FrameShape, FrameSplit, RequestFrame, ShapedCheck,
+    decode_request,
 };
 use tidegate::rules::{self, Domain, Mode};
 
@@ -77,10 +77,11 @@ impl Inside {
             self.shape.learn(payload);
             self.known_selection = KnownSelection::default();
         }
-        let decoded = self.shape.decode(payload, &mut descriptors);
+        let shaped = self.shape.read(payload, &mut descriptors);
+        let decoded = shaped.ok_or_else(|| decode_request(payload, &mut descriptors));
         let request = match &decoded {
-            Ok(DecodedFrame::Shaped(check)) => asked_again(check, &descriptors, &self.known_selection),
-            Ok(DecodedFrame::Whole(RequestFrame::Check(Op::Hit, judge))) => asked(judge, &descriptors),
+            Ok(check) => asked_again(check, &descriptors, &self.known_selection),
+            Err(Ok(RequestFrame::Check(Op::Hit, judge))) => asked(judge, &descriptors),
             _ => panic!("a HIT"),
         };
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
@@ -173,7 +174,7 @@ fn asked_again<'a>(
     let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
         id: check.id,
-        cost: engine::Cost::Requests(u32::try_from(check.cost).unwrap_or(u32::MAX)),
+        cost: engine::Cost::Requests(check.cost),
         known_selection: Some(known_selection),
         ..engine::Request::new(check.op, check.domain, of_engine)
     }

@@ -16,8 +16,8 @@ use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{AccountUse, Decider, KnownSelection, RemoteCheckResult, Shortfalls, Unmatched};
 use crate::protocol::{
-    Code, DecodedFrame, DescriptorList, FRAME_BYTES_MAX, Fault, FrameShape, FrameSplit, RequestFrame,
-    VERSION, WireReply, decode_first, encode_fault, encode_reply, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameShape, FrameSplit, RequestFrame, VERSION, WireReply,
+    decode_first, decode_request, encode_fault, encode_reply, split_frame,
 };
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -198,23 +198,38 @@ impl FrameHandler {
         let Some(member) = &self.member else { return self.handle_first(payload, replies, now) };
         let grants = &mut self.grants;
         let mut descriptors = DescriptorList::new();
-        let decoded = self.shape.decode(payload, &mut descriptors);
-        *id = decoded.as_ref().ok().and_then(DecodedFrame::id);
+        let shaped = self.shape.read(payload, &mut descriptors);
+        let decoded = shaped.ok_or_else(|| decode_request(payload, &mut descriptors));
+        *id = match &decoded {
+            Ok(check) => Some(check.id),
+            Err(whole) => whole.as_ref().ok().and_then(RequestFrame::id),
+        };
         if check.result.is_none() && id.is_some_and(|id| self.pending.has_id(id)) {
             self.shared.write_error(*id, Code::Invalid, ID_IN_FLIGHT, replies);
             return AfterFrame::Continue;
         }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         let mut request = match &decoded {
-            Ok(DecodedFrame::Shaped(check)) => context.shaped_request(check, &self.known_selection),
-            Ok(DecodedFrame::Whole(RequestFrame::Check(op, frame))) => {
+            Ok(check) => context.shaped_request(check, &self.known_selection),
+            Err(Ok(RequestFrame::Check(op, frame))) => {
                 if check.result.is_none() {
                     context.apply_reports(&frame.options);
                 }
                 context.check_request(*op, frame)
             }
-            Ok(DecodedFrame::Whole(other)) => return self.answer_other(&context, other, decider, replies),
-            Err(fault) => return self.write_fault(fault, replies),
+            Err(Ok(RequestFrame::Charge(charge))) => return context.charge(charge, decider, replies),
+            Err(Ok(RequestFrame::Ping { id })) => return write_done(Some(*id), true, replies),
+            Err(Ok(RequestFrame::Hello(hello))) => {
+                return self.write_fault(&Fault::second_hello(hello.id), replies);
+            }
+            Err(Ok(RequestFrame::Release { id, lease, outcome })) => {
+                return context.release(*id, *lease, *outcome, replies);
+            }
+            Err(Ok(RequestFrame::Renew { id, lease })) => return context.renew(*id, *lease, replies),
+            Err(Ok(RequestFrame::Signal { id, pool, name, permille })) => {
+                return context.signal(*id, pool, name, *permille, replies);
+            }
+            Err(Err(fault)) => return self.write_fault(fault, replies),
         };
         request.may_wait = check.may_wait;
         self.domains.add(request.domain, &self.shared, self.info.user);
@@ -222,28 +237,6 @@ impl FrameHandler {
         let AfterFrame::Unmatched(reason) = after else { return after };
         self.domains.log_unmatched(reason, request.domain, &descriptors, &self.shared, self.info.user);
         AfterFrame::Continue
-    }
-
-    /// Answers a request that is no check.
-    fn answer_other(
-        &self,
-        context: &RequestContext<'_>,
-        frame: &RequestFrame<'_>,
-        decider: &mut Decider,
-        replies: &mut Vec<u8>,
-    ) -> AfterFrame {
-        match *frame {
-            RequestFrame::Charge(ref charge) => context.charge(charge, decider, replies),
-            RequestFrame::Hello(ref hello) => self.write_fault(&Fault::second_hello(hello.id), replies),
-            RequestFrame::Release { id, lease, outcome } => context.release(id, lease, outcome, replies),
-            RequestFrame::Renew { id, lease } => context.renew(id, lease, replies),
-            RequestFrame::Signal { id, pool, name, permille } => {
-                context.signal(id, pool, name, permille, replies)
-            }
-            RequestFrame::Ping { id } => write_done(Some(id), true, replies),
-            // Handled before.
-            RequestFrame::Check(..) => AfterFrame::Continue,
-        }
     }
 
     /// Keeps a request until its remote check completes. If it cannot wait, it is decided at once, as after a timeout of

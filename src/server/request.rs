@@ -57,8 +57,7 @@ impl<'a> RequestContext<'a> {
         known_selection: &'a KnownSelection,
     ) -> engine::Request<'a> {
         engine::Request {
-            cost: engine::Cost::Requests(saturate(check.cost)),
-            oversized: is_oversized(check.cost),
+            cost: engine::Cost::Requests(check.cost),
             session: Some(&self.client.session),
             id: check.id,
             known_selection: Some(known_selection),
@@ -259,16 +258,13 @@ impl<'a> RequestContext<'a> {
 
 /// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
 pub fn to_engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
+    let is_oversized = |cost: u64| cost > u64::from(COST_MAX);
     match cost {
         protocol::CostField::Requests(cost) => (engine::Cost::Requests(saturate(*cost)), is_oversized(*cost)),
         protocol::CostField::Units(named) => {
             (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
         }
     }
-}
-
-fn is_oversized(cost: u64) -> bool {
-    cost > u64::from(COST_MAX)
 }
 
 /// Converts to the largest cost that rules can count, saturating.
