@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    self, ConnectionParams, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Session, WorkOutcome,
+    self, ConnectionParams, Decider, Engine, EngineAnswer, EngineOptions, HashKey, KnownSelection, Op,
+    Session, WorkOutcome,
 };
 use tidegate::protocol::{
-    self, CheckRequest, DecisionReply, DescriptorList, FrameShape, FrameSplit, RequestFrame,
+    self, CheckRequest, DecisionReply, DescriptorList, FrameShape, FrameSplit, RequestFrame, ShapedCheck,
+    decode_request,
 };
 use tidegate::rules::{self, Domain, Mode};
 
@@ -19,6 +21,7 @@ use crate::workload::{self, Hits, Users};
 pub(crate) struct Inside {
     decider: Decider,
     shape: FrameShape,
+    known_selection: KnownSelection,
     replies: Vec<u8>,
 }
 
@@ -48,7 +51,12 @@ impl Inside {
     }
 
     fn of(engine: &Arc<Engine>) -> Inside {
-        Inside { decider: engine.decider(), shape: FrameShape::default(), replies: Vec::with_capacity(4096) }
+        Inside {
+            decider: engine.decider(),
+            shape: FrameShape::default(),
+            known_selection: KnownSelection::default(),
+            replies: Vec::with_capacity(4096),
+        }
     }
 
     /// With a key for each of `callers` callers.
@@ -67,16 +75,20 @@ impl Inside {
         let FrameSplit::Frame { payload, .. } = protocol::split_frame(frame) else { panic!("a whole frame") };
         if self.shape.is_outdated() {
             self.shape.learn(payload);
+            self.known_selection = KnownSelection::default();
         }
-        let Ok(RequestFrame::Check(protocol::Op::Hit, judge)) = self.shape.decode(payload, &mut descriptors)
-        else {
-            panic!("a HIT")
+        let shaped = self.shape.read(payload, &mut descriptors);
+        let decoded = shaped.ok_or_else(|| decode_request(payload, &mut descriptors));
+        let request = match &decoded {
+            Ok(check) => asked_again(check, &descriptors, &self.known_selection),
+            Err(Ok(RequestFrame::Check(Op::Hit, judge))) => asked(judge, &descriptors),
+            _ => panic!("a HIT"),
         };
-        let EngineAnswer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now) else {
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
             panic!("a conflict")
         };
         self.replies.clear();
-        protocol::encode_decision(&mut self.replies, &said(judge.id, &decision));
+        protocol::encode_decision(&mut self.replies, &said(request.id, &decision));
         &self.replies
     }
 
@@ -153,10 +165,26 @@ fn engine() -> Arc<Engine> {
     Arc::new(Engine::new(options))
 }
 
+/// As [`asked`], of a request of the known shape.
+fn asked_again<'a>(
+    check: &ShapedCheck<'a>,
+    descriptors: &'a DescriptorList<'a>,
+    known_selection: &'a KnownSelection,
+) -> engine::Request<'a> {
+    let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
+    engine::Request {
+        id: check.id,
+        cost: engine::Cost::Requests(check.cost),
+        known_selection: Some(known_selection),
+        ..engine::Request::new(check.op, check.domain, of_engine)
+    }
+}
+
 fn asked<'a>(judge: &CheckRequest<'a>, descriptors: &'a DescriptorList<'a>) -> engine::Request<'a> {
     let protocol::CostField::Requests(cost) = judge.cost else { panic!("a cost in requests") };
     let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
+        id: judge.id,
         cost: engine::Cost::Requests(u32::try_from(cost).unwrap_or(u32::MAX)),
         lists_all_limits: judge.options.all,
         priority: judge.priority,

@@ -44,10 +44,9 @@ impl Decider {
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> EngineAnswer<'_> {
         let rule_set: &CompiledRuleSet = self.rule_set.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
-        let compiled = rule_set.find_or_unlimited(request.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        compiled.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
+        let compiled = rule_set.select(request, &mut selection, &mut workspace.matching);
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         panic_if_requested(request, false);
         let judgement = Judgement { engine: &self.engine, rule_set, compiled, counters, now };

@@ -16,6 +16,7 @@ mod footprint;
 mod gate;
 mod idempotency;
 mod judgement;
+mod known_selection;
 mod leases;
 mod ledger;
 mod memory;
@@ -58,6 +59,7 @@ pub use fleet::{
     RedisLevel, ShareReply, ShareReport, SharedKey, WindowTurns,
 };
 pub use footprint::{KeyFootprint, KindsInUse, bytes_per_rule_key, keys_within};
+pub use known_selection::KnownSelection;
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WrongPool,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::known_selection::KnownSelection;
 use super::leases::Session;
 use crate::clock::Micros;
 pub use crate::terms::Op;
@@ -28,6 +29,8 @@ pub struct Request<'a> {
     pub lists_all_limits: bool,
     /// Whether the client can wait for a remote check, if a rule needs one.
     pub may_wait: bool,
+    /// What all requests with its domain and names of attributes match; `None`: they are not known.
+    pub known_selection: Option<&'a KnownSelection>,
 }
 
 impl<'a> Request<'a> {
@@ -47,6 +50,7 @@ impl<'a> Request<'a> {
             queued: None,
             lists_all_limits: false,
             may_wait: false,
+            known_selection: None,
         }
     }
 }

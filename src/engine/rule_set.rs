@@ -30,7 +30,7 @@ use crate::rules::{
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
-    names: RuleNames,
+    pub(super) names: RuleNames,
     /// By their numbers in `names`.
     pub(super) domains: Vec<CompiledDomain>,
     /// Used for every domain without rules.
@@ -53,7 +53,7 @@ pub(super) struct CompiledDomain {
     /// The slot of each list entry, and its effective mode. An exemption in shadow exempts.
     pub(super) lists: Vec<(Slot, Mode)>,
     /// The numbers of disabled rules and list entries, in ascending order.
-    disabled: Vec<u32>,
+    pub(super) disabled: Vec<u32>,
     /// The units that its rules count in; [`CompiledRule::unit`] is an index here.
     pub(super) units: Vec<Box<str>>,
     /// The slot of decisions that name no rule.

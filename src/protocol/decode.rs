@@ -186,7 +186,7 @@ fn read_descriptors<'a>(
             return Err(FaultReason::Field(&DESCRIPTORS));
         }
         for _ in 0..texts / 2 {
-            let key = reader.key().ok_or(FaultReason::Field(&KEY))?;
+            let key = reader.name().ok_or(FaultReason::Field(&KEY))?;
             let value = reader.text().filter(|value| value.len() <= VALUE_BYTES_MAX);
             if !descriptors.push_pair(key, value.ok_or(FaultReason::Field(&VALUE))?) {
                 return Err(FaultReason::Field(&DESCRIPTORS));

@@ -50,7 +50,7 @@ pub use message::{
 };
 pub(crate) use name::is_name;
 pub use name::{shorten, shorten_value};
-pub use shape::FrameShape;
+pub use shape::{FrameShape, ShapedCheck};
 
 pub use crate::terms::{Mode, NoteKind, Op, RefundReference, Verdict, WorkOutcome};
 

@@ -7,7 +7,7 @@
 use rmp::Marker;
 
 use super::fault::{ExpectedField, FaultReason, FormatFault};
-use super::name::{as_name, as_text, common_key};
+use super::name::{as_name, as_text};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PayloadReader<'a> {
@@ -71,7 +71,13 @@ impl<'a> PayloadReader<'a> {
                 self.rest = rest;
                 Some(u64::from(u32::from_be_bytes([*a, *b, *c, *d])))
             }
-            _ => u64::try_from(self.wide_integer()?).ok(),
+            _ => {
+                // By way of a copy: this reader stays in registers.
+                let mut copy = *self;
+                let value = copy.wide_integer()?;
+                *self = copy;
+                u64::try_from(value).ok()
+            }
         }
     }
 
@@ -125,26 +131,9 @@ impl<'a> PayloadReader<'a> {
         as_text(self.text_bytes()?)
     }
 
-    /// Reads a text of less than 32 bytes in its shortest form.
-    #[inline]
-    pub(super) fn short_text(&mut self) -> Option<&'a str> {
-        let length = self.short_text_length()?;
-        as_text(self.take_bytes(length)?)
-    }
-
     #[inline]
     pub(super) fn name(&mut self) -> Option<&'a str> {
         as_name(self.text_bytes()?)
-    }
-
-    /// Reads a name that is likely a common attribute key.
-    #[inline]
-    pub(super) fn key(&mut self) -> Option<&'a str> {
-        let bytes = self.text_bytes()?;
-        match common_key(bytes) {
-            Some(key) => Some(key),
-            None => as_name(bytes),
-        }
     }
 
     #[inline]

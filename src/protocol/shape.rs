@@ -6,8 +6,8 @@ use std::cell::Cell;
 use super::ID_MAX;
 use super::decode::decode_request;
 use super::descriptors::DescriptorList;
-use super::fault::Fault;
 use super::message::{CheckRequest, CostField, RequestFrame};
+use super::name::as_text;
 use super::reader::PayloadReader;
 use crate::terms::Op;
 
@@ -19,11 +19,21 @@ pub struct FrameShape {
     misses: Cell<u32>,
 }
 
+/// A request of a known shape: without priority and options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShapedCheck<'a> {
+    pub op: Op,
+    pub id: u64,
+    pub domain: &'a str,
+    /// In requests.
+    pub cost: u32,
+}
+
 #[derive(Debug)]
 struct KnownShape {
     op: Op,
     domain: Box<str>,
-    cost: u64,
+    cost: u32,
     /// The bytes before the id.
     head: [u8; 2],
     /// The name of each attribute, and the bytes between the id, or the value of the attribute before, and its value.
@@ -33,23 +43,18 @@ struct KnownShape {
 }
 
 impl FrameShape {
-    /// Decodes a request as [`decode_request`] does.
-    ///
-    /// # Errors As there.
+    /// Reads a request of this shape as [`decode_request`] does; `None`: it has another one.
     #[inline]
-    pub fn decode<'a>(
+    pub fn read<'a>(
         &'a self,
         payload: &'a [u8],
         descriptors: &mut DescriptorList<'a>,
-    ) -> Result<RequestFrame<'a>, Fault> {
+    ) -> Option<ShapedCheck<'a>> {
         descriptors.clear();
-        if let Some(known) = &self.known
-            && let Some(id) = known.read(payload, descriptors)
-        {
-            return Ok(RequestFrame::Check(known.op, known.check(id)));
-        }
-        self.misses.set(self.misses.get().saturating_add(1));
-        decode_request(payload, descriptors)
+        let known = self.known.as_deref();
+        let check = known.and_then(|known| known.read(payload, descriptors));
+        self.misses.set(self.misses.get().saturating_add(u32::from(check.is_none())));
+        check
     }
 
     /// Whether so many requests had other shapes that the next one is worth learning.
@@ -73,6 +78,7 @@ impl KnownShape {
             return None;
         };
         let CostField::Requests(cost) = check.cost else { return None };
+        let cost = u32::try_from(cost).ok()?;
         let (head, rest) = payload.split_first_chunk()?;
         let mut reader = PayloadReader::new(rest);
         reader.unsigned()?;
@@ -90,33 +96,55 @@ impl KnownShape {
         let attributes = attributes.collect::<Option<_>>()?;
         let known =
             KnownShape { op, domain: check.domain.into(), cost, head: *head, attributes, tail: rest.into() };
+        let plain = CheckRequest { cost: check.cost, ..CheckRequest::new(check.id, check.domain) };
         let reads_alike = |known: &KnownShape| {
             let mut again = DescriptorList::new();
-            let id = known.read(payload, &mut again);
-            id.map(|id| known.check(id)) == Some(check) && again == descriptors
+            known.read(payload, &mut again).is_some_and(|read| read.id == check.id) && again == descriptors
         };
-        reads_alike(&known).then_some(known)
+        (check == plain && reads_alike(&known)).then_some(known)
     }
 
-    /// Reads the descriptors and returns the id, if the frame has this shape.
     #[inline]
-    fn read<'a>(&'a self, payload: &'a [u8], descriptors: &mut DescriptorList<'a>) -> Option<u64> {
+    fn read<'a>(
+        &'a self,
+        payload: &'a [u8],
+        descriptors: &mut DescriptorList<'a>,
+    ) -> Option<ShapedCheck<'a>> {
         let mut reader = PayloadReader::new(payload.strip_prefix(&self.head)?);
         let id = reader.unsigned_to(ID_MAX)?;
+        let mut rest = reader.rest();
         for (name, before) in &self.attributes {
-            reader = PayloadReader::new(reader.rest().strip_prefix(&**before)?);
-            if !descriptors.push_pair(name, reader.short_text()?) {
+            let (own, behind) = rest.split_at_checked(before.len())?;
+            let (head, behind) = behind.split_first()?;
+            let length = usize::from(head ^ FIXED_TEXT);
+            let (value, behind) = behind.split_at_checked(length)?;
+            let is_alike = is_equal(own, before) && length < 32;
+            if !is_alike || !descriptors.push_pair(name, as_text(value)?) {
                 return None;
             }
+            rest = behind;
         }
-        let is_whole = *reader.rest() == *self.tail && descriptors.end();
-        is_whole.then_some(id)
+        let is_whole = is_equal(rest, &self.tail) && descriptors.end();
+        is_whole.then_some(ShapedCheck { op: self.op, id, domain: &self.domain, cost: self.cost })
     }
+}
 
-    #[inline]
-    fn check(&self, id: u64) -> CheckRequest<'_> {
-        CheckRequest { cost: CostField::Requests(self.cost), ..CheckRequest::new(id, &self.domain) }
+/// Compares bytes, up to 16 without a function call.
+#[inline(always)]
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    match one.len() {
+        length if length != other.len() => false,
+        8..=16 => have_equal_ends::<8>(one, other),
+        4..=7 => have_equal_ends::<4>(one, other),
+        2..=3 => have_equal_ends::<2>(one, other),
+        1 => have_equal_ends::<1>(one, other),
+        _ => one == other,
     }
+}
+
+#[inline(always)]
+fn have_equal_ends<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
 /// Learning costs as much as decoding twice.

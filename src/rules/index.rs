@@ -5,9 +5,13 @@
 //! anchors of a request are looked up, so rules for other paths and users cost nothing. Entries of `exempt`
 //! and `deny` are indexed with the rules, under higher numbers.
 
+mod by_names;
+
 use std::collections::HashMap;
 
 use arrayvec::ArrayVec;
+
+pub use by_names::NamesSelection;
 
 use super::finder::{Anchor, Finder};
 use super::names::RuleNames;

@@ -50,7 +50,7 @@ pub use fleet::{
     Scopes, WholeNumbers,
 };
 pub use glob::Glob;
-pub use index::Selection;
+pub use index::{NamesSelection, Selection};
 pub use key::{KeyPart, KeyScratch, Transform};
 pub use library::{DomainTexts, Library, NotApplied, Reading};
 pub use load::{Loaded, read, read_scoped, read_text};

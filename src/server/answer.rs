@@ -11,13 +11,13 @@ use super::ServerState;
 use super::membership::{ConnectionInfo, HelloRefusal, Membership};
 use super::memory_charge::MemoryCharge;
 use super::pending::PendingRequests;
-use super::request::{RemoteCheck, RequestContext};
+use super::request::{RemoteCheck, RequestContext, write_done};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, RemoteCheckResult, Shortfalls, Unmatched};
+use crate::engine::{AccountUse, Decider, KnownSelection, RemoteCheckResult, Shortfalls, Unmatched};
 use crate::protocol::{
     Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameShape, FrameSplit, RequestFrame, VERSION, WireReply,
-    decode_first, encode_fault, encode_reply, split_frame,
+    decode_first, decode_request, encode_fault, encode_reply, split_frame,
 };
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(super) struct FrameHandler {
     grants: UnwrittenGrants,
     domains: SeenDomains,
     shape: FrameShape,
+    /// What requests of that shape match.
+    known_selection: KnownSelection,
     pub(super) pending: PendingRequests,
 }
 
@@ -67,6 +69,7 @@ impl FrameHandler {
             grants: UnwrittenGrants::default(),
             domains: SeenDomains::default(),
             shape: FrameShape::default(),
+            known_selection: KnownSelection::default(),
             pending: PendingRequests::new(charge),
         }
     }
@@ -117,6 +120,7 @@ impl FrameHandler {
                     answered += 1;
                     if self.shape.is_outdated() {
                         self.shape.learn(payload);
+                        self.known_selection = KnownSelection::default();
                     }
                     if let AfterFrame::Close = self.answer_frame(decider, payload, replies, now) {
                         break NextStep::Close;
@@ -194,35 +198,45 @@ impl FrameHandler {
         let Some(member) = &self.member else { return self.handle_first(payload, replies, now) };
         let grants = &mut self.grants;
         let mut descriptors = DescriptorList::new();
-        let request = self.shape.decode(payload, &mut descriptors);
-        *id = request.as_ref().ok().and_then(RequestFrame::id);
+        let shaped = self.shape.read(payload, &mut descriptors);
+        let decoded = shaped.ok_or_else(|| decode_request(payload, &mut descriptors));
+        *id = match &decoded {
+            Ok(check) => Some(check.id),
+            Err(whole) => whole.as_ref().ok().and_then(RequestFrame::id),
+        };
         if check.result.is_none() && id.is_some_and(|id| self.pending.has_id(id)) {
             self.shared.write_error(*id, Code::Invalid, ID_IN_FLIGHT, replies);
             return AfterFrame::Continue;
         }
         let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
-        match request {
-            // By reference: a copy of 200 bytes is a call.
-            Ok(RequestFrame::Check(op, ref judge)) => {
-                self.domains.add(judge.domain, &self.shared, self.info.user);
-                let after = context.decide(op, judge, check, decider, replies, grants);
-                let AfterFrame::Unmatched(reason) = after else { return after };
-                self.domains.log_unmatched(reason, judge.domain, &descriptors, &self.shared, self.info.user);
-                AfterFrame::Continue
+        let mut request = match &decoded {
+            Ok(check) => context.shaped_request(check, &self.known_selection),
+            Err(Ok(RequestFrame::Check(op, frame))) => {
+                if check.result.is_none() {
+                    context.apply_reports(&frame.options);
+                }
+                context.check_request(*op, frame)
             }
-            Ok(RequestFrame::Charge(ref charge)) => context.charge(charge, decider, replies),
-            Ok(RequestFrame::Ping { id }) => {
-                encode_reply(replies, &WireReply::Done { id, ok: true });
-                AfterFrame::Continue
+            Err(Ok(RequestFrame::Charge(charge))) => return context.charge(charge, decider, replies),
+            Err(Ok(RequestFrame::Ping { id })) => return write_done(Some(*id), true, replies),
+            Err(Ok(RequestFrame::Hello(hello))) => {
+                return self.write_fault(&Fault::second_hello(hello.id), replies);
             }
-            Ok(RequestFrame::Hello(hello)) => self.write_fault(&Fault::second_hello(hello.id), replies),
-            Ok(RequestFrame::Release { id, lease, outcome }) => context.release(id, lease, outcome, replies),
-            Ok(RequestFrame::Renew { id, lease }) => context.renew(id, lease, replies),
-            Ok(RequestFrame::Signal { id, pool, name, permille }) => {
-                context.signal(id, pool, name, permille, replies)
+            Err(Ok(RequestFrame::Release { id, lease, outcome })) => {
+                return context.release(*id, *lease, *outcome, replies);
             }
-            Err(fault) => self.write_fault(&fault, replies),
-        }
+            Err(Ok(RequestFrame::Renew { id, lease })) => return context.renew(*id, *lease, replies),
+            Err(Ok(RequestFrame::Signal { id, pool, name, permille })) => {
+                return context.signal(*id, pool, name, *permille, replies);
+            }
+            Err(Err(fault)) => return self.write_fault(fault, replies),
+        };
+        request.may_wait = check.may_wait;
+        self.domains.add(request.domain, &self.shared, self.info.user);
+        let after = context.decide(&request, check.result, decider, replies, grants);
+        let AfterFrame::Unmatched(reason) = after else { return after };
+        self.domains.log_unmatched(reason, request.domain, &descriptors, &self.shared, self.info.user);
+        AfterFrame::Continue
     }
 
     /// Keeps a request until its remote check completes. If it cannot wait, it is decided at once, as after a timeout of

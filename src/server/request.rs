@@ -6,12 +6,12 @@ use super::answer::{AfterFrame, UnwrittenGrants};
 use super::membership::Membership;
 use crate::clock::{Micros, Now};
 use crate::engine::{
-    self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, MatchingLimit, Op,
-    RemoteCheckResult, UnitNumbers, Unmatched, Verdict,
+    self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, KnownSelection, LimitView,
+    MatchingLimit, Op, RemoteCheckResult, UnitNumbers, Unmatched, Verdict,
 };
 use crate::protocol::{
     self, COST_MAX, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry,
-    RequestOptions, WireList, WireReply, WorkOutcome, encode_decision, encode_reply,
+    RequestOptions, ShapedCheck, WireList, WireReply, WorkOutcome, encode_decision, encode_reply,
 };
 use crate::record::NotedKind;
 
@@ -30,26 +30,13 @@ pub(super) struct RemoteCheck<'a> {
 }
 
 impl<'a> RequestContext<'a> {
-    /// Decides the request and writes the reply, unless it must wait for a remote check.
-    pub(super) fn decide(
-        &self,
-        op: Op,
-        frame: &CheckRequest<'_>,
-        check: RemoteCheck<'_>,
-        decider: &mut Decider,
-        replies: &mut Vec<u8>,
-        grants: &mut UnwrittenGrants,
-    ) -> AfterFrame {
-        if check.result.is_none() {
-            self.apply_reports(&frame.options);
-        }
-        if self.is_closed(frame.domain) {
-            return self.refuse_domain(Some(frame.id), frame.domain, replies);
-        }
-        #[cfg(all(debug_assertions, feature = "test-hooks"))]
-        stall_if_requested(self.descriptors);
+    /// Makes the request of a frame for the engine.
+    pub(super) fn check_request<'r>(&self, op: Op, frame: &'r CheckRequest<'a>) -> engine::Request<'r>
+    where
+        'a: 'r,
+    {
         let (cost, oversized) = to_engine_cost(&frame.cost);
-        let request = engine::Request {
+        engine::Request {
             cost,
             oversized,
             priority: frame.priority,
@@ -59,19 +46,51 @@ impl<'a> RequestContext<'a> {
             id: frame.id,
             queued: frame.options.queued_us.map(Micros),
             lists_all_limits: frame.options.all,
-            may_wait: check.may_wait,
             ..engine::Request::new(op, frame.domain, self.engine_descriptors())
-        };
-        let answer = match check.result {
-            None => decider.decide(&request, self.now),
-            Some(result) => decider.resume(&request, result, self.now),
+        }
+    }
+
+    /// The same for a frame of the known shape. `known_selection`: of that shape.
+    pub(super) fn shaped_request(
+        &self,
+        check: &ShapedCheck<'a>,
+        known_selection: &'a KnownSelection,
+    ) -> engine::Request<'a> {
+        engine::Request {
+            cost: engine::Cost::Requests(check.cost),
+            session: Some(&self.client.session),
+            id: check.id,
+            known_selection: Some(known_selection),
+            ..engine::Request::new(check.op, check.domain, self.engine_descriptors())
+        }
+    }
+
+    /// Decides the request, `remote` with the result of its remote check, and writes the reply, unless it must wait for a
+    /// remote check.
+    pub(super) fn decide(
+        &self,
+        request: &engine::Request<'_>,
+        remote: Option<RemoteCheckResult<'_>>,
+        decider: &mut Decider,
+        replies: &mut Vec<u8>,
+        grants: &mut UnwrittenGrants,
+    ) -> AfterFrame {
+        let engine::Request { id, domain, op, .. } = *request;
+        if self.is_closed(domain) {
+            return self.refuse_domain(Some(id), domain, replies);
+        }
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
+        stall_if_requested(self.descriptors);
+        let answer = match remote {
+            None => decider.decide(request, self.now),
+            Some(result) => decider.resume(request, result, self.now),
         };
         match answer {
             EngineAnswer::Decided(decision) => {
                 let lease = decision.lease;
                 lease.into_iter().for_each(|lease| grants.add(lease));
-                write_decision(replies, frame, &decision);
-                self.client.record_in(frame.domain, self.now.at, || self.decided_event(&decision));
+                write_decision(replies, request, &decision);
+                self.client.record_in(domain, self.now.at, || self.decided_event(&decision));
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
@@ -81,11 +100,11 @@ impl<'a> RequestContext<'a> {
                     return AfterFrame::Unmatched(reason);
                 }
             }
-            EngineAnswer::Conflict => self.write_error(Some(frame.id), Code::Invalid, CONFLICT, replies),
+            EngineAnswer::Conflict => self.write_error(Some(id), Code::Invalid, CONFLICT, replies),
             EngineAnswer::TooManyLeases => {
-                self.write_error(Some(frame.id), Code::Quota, TOO_MANY_LEASES, replies);
+                self.write_error(Some(id), Code::Quota, TOO_MANY_LEASES, replies);
             }
-            EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(frame.id, shortfalls),
+            EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(id, shortfalls),
         }
         AfterFrame::Continue
     }
@@ -178,7 +197,7 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Applies the reports in a request's options, also if the request itself is refused.
-    fn apply_reports(&self, options: &RequestOptions<'_>) {
+    pub(super) fn apply_reports(&self, options: &RequestOptions<'_>) {
         self.client.note_missed(&options.missed);
         self.client.abandon_requests(&options.abandoned, self.now);
     }
@@ -277,7 +296,7 @@ const NO_REFUND_REFERENCE: &str = "a negative amount must name in `of` the `idem
 const PANIC_SIGNAL: &str = "debug-panic";
 
 /// Writes the reply, unless the client requested none.
-fn write_done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> AfterFrame {
+pub(super) fn write_done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> AfterFrame {
     if let Some(id) = id {
         encode_reply(replies, &WireReply::Done { id, ok });
     }
@@ -297,17 +316,17 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
-fn write_decision(replies: &mut Vec<u8>, frame: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
+fn write_decision(replies: &mut Vec<u8>, request: &engine::Request<'_>, decision: &engine::Decision<'_>) {
     let notes: Vec<_> = decision.reply_notes().collect();
     let all = || decision.limits().map(limit_entry).collect::<Vec<_>>();
     // A repeated grant does not know them if the first request did not ask, or if the rules have changed.
     let has_some = decision.binding.is_some_and(|view| view.rule.advertise);
-    let all = frame.options.all.then(all).filter(|all| !all.is_empty() || !has_some);
+    let all = request.lists_all_limits.then(all).filter(|all| !all.is_empty() || !has_some);
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
         all: all.as_deref(),
-        ..DecisionReply::new(frame.id, decision.verdict)
+        ..DecisionReply::new(request.id, decision.verdict)
     };
     if let Some(LimitView { rule, level }) = decision.binding {
         reply.limit = Some(level.limit);

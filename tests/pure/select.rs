@@ -198,9 +198,13 @@ impl Whole {
         let domain = self.domain();
         // Reused for every request, as in a decision thread.
         let (mut matching, mut scratch) = (Vec::new(), KeyScratch::default());
-        for request in requests {
+        for (request, by_names) in requests.iter().flat_map(|request| [(request, false), (request, true)]) {
             let mut selection = Selection::default();
-            domain.select(request, &mut selection, &mut matching);
+            let others: Vec<_> = request.iter().map(|(name, _)| (*name, "other")).collect();
+            let known = if by_names { domain.select_by_names(&others) } else { None };
+            if !known.is_some_and(|known| known.select(request, &mut selection, &mut matching)) {
+                domain.select(request, &mut selection, &mut matching);
+            }
             assert_eq!(matching, self.naive(request), "{request:?}");
             for number in 0..u32::try_from(self.rules.len() + self.exempt.len() + self.deny.len()).unwrap() {
                 let mode = self.rules.get(number as usize).map_or(Mode::Enforce, |(asks, _)| asks.mode);

@@ -8,7 +8,7 @@ use crate::engine::callers::{SeenRequest, is_sampled};
 use crate::engine::counters::{CheckResult, ThreadCounters};
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use crate::engine::digest::Digest;
-use crate::engine::request::{Op, Request, UNIT_REQUESTS};
+use crate::engine::request::{Cost, Op, Request, UNIT_REQUESTS};
 use crate::engine::rule_set::{CompiledRule, SimpleRule};
 use crate::engine::sketch::Ranking;
 use crate::engine::tag::Tag;
@@ -221,6 +221,12 @@ impl<'d> Judgement<'d> {
 #[inline]
 pub(super) fn simple_cost(request: &Request<'_>) -> Option<u32> {
     let is_work = request.op == Op::Acquire && request.session.is_some();
-    let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
-    (!is_work && request.idempotency_key.is_none() && !request.oversized).then_some(cost)
+    if is_work || request.idempotency_key.is_some() || request.oversized {
+        return None;
+    }
+    let cost = match request.cost {
+        Cost::Requests(cost) => cost,
+        Cost::Units(_) => request.cost.in_unit(UNIT_REQUESTS)?,
+    };
+    (cost > 0).then_some(cost)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::bench::{Ask, Bench, S, at};
 use super::engines::domains;
+use tidegate::engine::{Descriptors, EngineAnswer, KnownSelection, Op, Request};
 
 /// Rules before and after; usage of one key before; the reply for that key one second later.
 #[test]
@@ -72,4 +73,32 @@ fn replaced_rules_stay_until_each_thread_uses_new_ones() {
         thread.ask(0, Ask::hit("", 1));
     }
     assert!(!replaced.is_in_use());
+}
+
+#[test]
+fn known_selection_is_replaced_by_each_reload() {
+    let known = KnownSelection::default();
+    let rule_of = |bench: &mut Bench, user: &str| {
+        let attributes = [("u", user)];
+        let request = Request {
+            known_selection: Some(&known),
+            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
+        };
+        let EngineAnswer::Decided(decision) = bench.decider.decide(&request, at(0)) else {
+            panic!("a conflict")
+        };
+        decision.rule_name().map(str::to_owned)
+    };
+    let mut bench = Bench::new("  - {name: a, key: [u], rate: 9/s}\n");
+    for (user, rule) in [("1", Some("a")), ("2", Some("a")), ("", None), ("1", Some("a"))] {
+        assert_eq!(rule_of(&mut bench, user).as_deref(), rule, "{user}");
+    }
+    bench.install("  - {name: b, key: [u], rate: 9/s}\n");
+    assert_eq!(rule_of(&mut bench, "1").as_deref(), Some("b"));
+    bench.install("  - {name: c, match: {u: x}, key: [u], rate: 9/s}\n");
+    for (user, rule) in [("1", None), ("x", Some("c")), ("yy", None)] {
+        assert_eq!(rule_of(&mut bench, user).as_deref(), rule, "{user}");
+    }
+    bench.install("  - {name: c, mode: disabled, key: [u], rate: 9/s}\n");
+    assert_eq!(rule_of(&mut bench, "1"), None);
 }
