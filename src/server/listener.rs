@@ -392,11 +392,16 @@ fn remove_stale(temporary: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Returns the temporary path of the socket, of the same length as its path, so that it fits as well.
+/// Returns the temporary path of the socket, one of its own: other sockets may be bound at the same time. Only the longest path,
+/// which leaves no room for another byte, may share it.
 fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().as_bytes().to_vec();
-    if let Some(last) = name.last_mut() {
+    if name.len() == PATH_BYTES_MAX
+        && let Some(last) = name.last_mut()
+    {
         *last = if *last == b'~' { b'-' } else { b'~' };
+    } else {
+        name.push(b'~');
     }
     OsString::from_vec(name).into()
 }

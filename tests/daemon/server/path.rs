@@ -31,24 +31,29 @@ fn socket_has_its_mode_and_group_from_the_start() {
             }
         }
         // A group is set before the socket has its name, and the mode never changes.
-        let change = (ReadFlags::ATTRIB, "t.soc~".into());
+        let change = (ReadFlags::ATTRIB, "t.sock~".into());
         seen.retain(|event| settings.is_empty() || *event != change);
-        assert_eq!(seen, [(ReadFlags::CREATE, "t.soc~".into()), (ReadFlags::MOVED_TO, "t.sock".into())]);
+        assert_eq!(seen, [(ReadFlags::CREATE, "t.sock~".into()), (ReadFlags::MOVED_TO, "t.sock".into())]);
         let found = fs::symlink_metadata(daemon.socket()).unwrap();
         assert_eq!((found.mode() & 0o777, found.gid()), (0o620, group));
     }
 }
 
-/// Adapters bind on threads of their own.
+/// Adapters bind on threads of their own. Each socket has a temporary name.
 #[test]
 fn sockets_that_are_bound_together_have_their_modes() {
     let directory = tempfile::tempdir().unwrap();
+    let together = std::sync::Barrier::new(3);
     let bind = |mode: u32| {
-        for number in 0..200 {
-            let path = directory.path().join(format!("{mode:o}.{number}"));
-            let _listener = tidegate::server::Listener::bind(&path, mode, None).unwrap();
-            assert_eq!(fs::symlink_metadata(path).unwrap().mode() & 0o777, mode);
-        }
+        let is_right = |number: &u32| {
+            // The names differ in the last byte.
+            let path = directory.path().join(format!("{number}.{}", mode % 7));
+            together.wait();
+            let bound = tidegate::server::Listener::bind(&path, mode, None);
+            let found = fs::symlink_metadata(path).map(|found| found.mode() & 0o777);
+            bound.is_ok() && found.is_ok_and(|found| found == mode)
+        };
+        assert_eq!((0..1_000).filter(is_right).count(), 1_000);
     };
     std::thread::scope(|scope| [0o666, 0o600, 0o620].map(|mode| scope.spawn(move || bind(mode))).map(drop));
 }
@@ -140,8 +145,8 @@ fn refuses_start_and_leaves_whatever_is_in_the_way() {
         |path| fs::write(path, "in the way").unwrap(),
         |path| fs::create_dir(path).unwrap(),
     ];
-    // The socket, its temporary name with a tilde as the last byte, and its lock, which is a file.
-    for (name, put) in [("t.sock.lock", &put[..1]), ("t.sock", &put), ("t.soc~", &put)] {
+    // The socket, its temporary name with a tilde behind, and its lock, which is a file.
+    for (name, put) in [("t.sock.lock", &put[..1]), ("t.sock", &put), ("t.sock~", &put)] {
         let path = plan.path(name);
         for (number, put) in put.iter().enumerate() {
             put(&path);
@@ -166,10 +171,10 @@ fn refuses_start_and_leaves_whatever_is_in_the_way() {
     let mode = fs::metadata(&precious).unwrap().mode() & 0o777;
     assert_eq!((&*fs::read_to_string(&precious).unwrap(), mode), ("precious", 0o600));
     // A socket left by an interrupted start.
-    drop(UnixListener::bind(plan.path("t.soc~")).unwrap());
+    drop(UnixListener::bind(plan.path("t.sock~")).unwrap());
     let daemon = plan.start();
     daemon.greeted().assert_served();
-    assert!(!daemon.plan.path("t.soc~").exists());
+    assert!(!daemon.plan.path("t.sock~").exists());
 }
 
 #[test]
