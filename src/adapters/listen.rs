@@ -55,7 +55,7 @@ async fn serve_socket(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, 
         Ok((watched, listener))
     };
     loop {
-        let (listener, bound) = retry_until_open(bind().await, bind, &not_served(state)).await;
+        let (listener, bound) = open(state, bind).await;
         info!(socket = %path.display(), "{} is served", state.protocol.names().0);
         let accept = async || {
             let (socket, _) = listener.accept().await?;
@@ -79,7 +79,7 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
         let listener = listen_at(address);
         Ok((listener.map_err(|error| format!("{address}: {error}"))?, Arc::new(token)))
     };
-    let (listener, token) = retry_until_open(bind().await, bind, &not_served(state)).await;
+    let (listener, token) = open(state, bind).await;
     // Port 0 has become one that was free.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "{} is served", state.protocol.names().0);
@@ -90,6 +90,19 @@ async fn serve_port(state: &Arc<AdapterState>, permits: &Arc<AdapterPermits>, st
         Ok((socket, AdapterPeer { user, token: Some(Arc::clone(&token)), is_known: Arc::default() }))
     };
     accept_each(state, permits, stop, accept).await;
+}
+
+/// Opens a listener, again and again until it succeeds. Meanwhile the status warns.
+async fn open<T>(state: &AdapterState, mut bind: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let first = bind().await;
+    let unserved = u64::from(first.is_err());
+    state.counters.unserved.fetch_add(unserved, Ordering::Relaxed);
+    let (name, field) = state.protocol.names();
+    let meanwhile =
+        format!("{name} is not served: it is tried again every second; help: correct `adapters.{field}`");
+    let opened = retry_until_open(first, bind, &meanwhile).await;
+    state.counters.unserved.fetch_sub(unserved, Ordering::Relaxed);
+    opened
 }
 
 /// Listens with the backlog of the socket: one that is full delays a connect by a second.
@@ -352,11 +365,6 @@ impl Drop for AdapterPermit {
         let open: usize = by_user.values().map(|of_user| of_user.open).sum();
         self.state.counters.connections.store(open as u64, Ordering::Relaxed);
     }
-}
-
-fn not_served(state: &AdapterState) -> String {
-    let (name, field) = state.protocol.names();
-    format!("{name} is not served: it is tried again every second; help: correct `adapters.{field}`")
 }
 
 /// Between two requests, and for the head of one.

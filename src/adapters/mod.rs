@@ -69,6 +69,8 @@ pub struct HttpAuth {
 pub struct AdapterCounters {
     /// Open connections.
     pub connections: AtomicU64,
+    /// Listeners of the settings that cannot listen yet.
+    pub unserved: AtomicU64,
     /// Connections that were closed at once.
     pub connections_refused: AtomicU64,
     /// Sessions in use.

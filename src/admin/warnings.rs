@@ -126,6 +126,12 @@ const BROKEN: [&str; 4] = ["hello_required", "malformed", "too_large", "version"
 const BROKEN_MIN: u64 = 10;
 
 fn of_adapter(counters: &AdapterCounters, name: &str) -> impl Iterator<Item = String> {
+    let unserved = counters.unserved.load(Ordering::Relaxed) > 0;
+    let unserved = unserved.then(|| {
+        format!(
+            "{name} is not served: its clients get no answer, and their requests may pass; the log says why"
+        )
+    });
     let refused = counters.connections_refused.load(Ordering::Relaxed);
     let unjudged = counters.unjudged.load(Ordering::Relaxed);
     let refused = (refused > 0).then(|| {
@@ -136,7 +142,7 @@ fn of_adapter(counters: &AdapterCounters, name: &str) -> impl Iterator<Item = St
         let requests = counted(unjudged, "request");
         format!("not judged by {name}: {requests}; they pass unless their clients refuse; the log says why")
     });
-    refused.into_iter().chain(unjudged)
+    unserved.into_iter().chain(refused).chain(unjudged)
 }
 
 /// In the order of their counters.

@@ -77,9 +77,11 @@ fn asks_for_the_token_and_a_listed_domain_over_tcp() {
     fs::remove_file(&token_file).unwrap();
     make_pipe(&token_file);
     daemon.await_log(&["a token has at least 16 bytes"]);
+    has(&daemon.run("status"), &["HTTP is not served: its clients get no answer"]);
     fs::remove_file(&token_file).unwrap();
     fs::write(&token_file, format!("{token}\n")).unwrap();
     let port = daemon.port_of("HTTP is served");
+    assert!(!daemon.run("status").contains("is not served"));
     let ask = |request: &str, head: &str, body: &str| {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let bytes = super::request_bytes(request, &[head, "connection: close"], body, "");
