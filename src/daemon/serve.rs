@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> ExitCode {
     sys::return_freed_memory(MAPPED_BYTES_MIN);
     process::forbid_core_dumps();
     // Before the first line of the log, which may be a file of the largest size allowed.
-    sys::ignore_signals();
+    sys::prepare_signals();
     let (settings, problems) = match settings(args) {
         Ok(loaded) => loaded,
         Err(problems) => {

@@ -11,7 +11,7 @@ pub(crate) use readiness::{ProcessExit, read_socket, register_socket};
 pub(crate) use scheduler::lower_priority;
 pub use scheduler::{SHORT_SLICE, read_slice, request_short_slice};
 pub(crate) use signals::{
-    CRASH_RECORD_BYTES, encode_crash_record, exit_at_second_signal, ignore_signals, record_aborts,
+    CRASH_RECORD_BYTES, encode_crash_record, exit_at_second_signal, prepare_signals, record_aborts,
 };
 
 /// Returns `BYTES` random bytes of the kernel.

@@ -10,8 +10,16 @@ use signal_hook::low_level;
 use crate::clock::read_boot_nanos;
 
 /// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process; and
-/// SIGHUP and SIGUSR1, which would end it until their handlers are there.
-pub(crate) fn ignore_signals() {
+/// SIGHUP and SIGUSR1, which would end it until their handlers are there. Unblocks all signals: with SIGTERM blocked by
+/// its parent, only SIGKILL would end it.
+pub(crate) fn prepare_signals() {
+    // SAFETY: a zeroed `sigset_t` is valid memory for `sigemptyset`, which makes it an empty set before it is read; no old
+    // mask is written.
+    unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
     for signal in [libc::SIGXFSZ, libc::SIGHUP, libc::SIGUSR1] {
         // SAFETY: `signal` takes two integers here: SIG_IGN is not a function, so no handler of this process runs. It is
         // called before any thread is started, and before any handler is set.

@@ -130,6 +130,13 @@ fn second_daemon_runs_without_shared_state_directory() {
 }
 
 #[test]
+fn ends_on_sigterm_that_its_parent_blocked() {
+    let mut daemon = plan().shell("exec env --block-signal=TERM \"$@\"").start();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+}
+
+#[test]
 fn signals_during_a_start_do_not_end_it() {
     let first = plan().start();
     let mut second = Plan::new();
