@@ -236,6 +236,9 @@ pub struct FleetBound {
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
     pub commands_per_second: Option<u64>,
+    /// The microseconds below which any round trip leaves 95 % of the rate used, if requests of one token come to all
+    /// hosts; `None` if less may be used at all, or in windows.
+    pub round_trip_max_us: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
     pub(crate) windows: bool,
@@ -277,8 +280,24 @@ impl FleetBound {
             Quota::FleetBudget(share) => Some(commands_per_second(share, hosts)),
             _ => None,
         };
+        let round_trip_max_us = match quota {
+            Quota::FleetBudget(share) => round_trip_max(share, hosts, on_miss, settings.wait()),
+            _ => None,
+        };
+        let round_trip_max_us = round_trip_max_us.map(|longest| Micros::from(longest).0);
         let windows = is_window(quota);
-        Some(FleetBound { hosts, on_miss, extra, quiet, cold, commands_per_second, windows, unit, limit })
+        Some(FleetBound {
+            hosts,
+            on_miss,
+            extra,
+            quiet,
+            cold,
+            commands_per_second,
+            round_trip_max_us,
+            windows,
+            unit,
+            limit,
+        })
     }
 
     /// Returns a warning if the budget is small for this host count.
@@ -322,6 +341,31 @@ fn commands_per_second(share: &share::ShareQuota, hosts: u32) -> u64 {
     let (needed, part) = ((requests + 4 * hosts) / (8 * hosts), lent.saturating_sub(1) / 4 / hosts);
     let borrows = borrows && (2..=2 * part).contains(&needed);
     if borrows { hosts * SYNCS_PER_SECOND + requests / REQUESTS_PER_MISS } else { requests }
+}
+
+/// See [`FleetBound::round_trip_max_us`]: measured by a simulation, which checks them (`tests/fleet/table.rs`). The more
+/// tokens a host may hold, the longer it serves its requests before a reply comes.
+fn round_trip_max(
+    quota: &share::ShareQuota,
+    hosts: u32,
+    on_miss: OnMiss,
+    wait: Duration,
+) -> Option<Duration> {
+    let tokens = quota.bucket().burst() / hosts.max(1);
+    let fills_in = Duration::from(quota.bucket().window());
+    let at_least = |part, seconds| quota.window().is_none() && tokens >= part && fills_in >= seconds;
+    let (half, one) = (Duration::from_millis(500), Duration::from_secs(1));
+    let millis = match on_miss {
+        OnMiss::Ask if at_least(10, one) && quota.borrows(hosts) => 200,
+        OnMiss::Ask => return Some(wait),
+        OnMiss::Admit if at_least(50, half) => 100,
+        OnMiss::Admit if at_least(10, half) => 50,
+        OnMiss::Admit if at_least(2, one) => 20,
+        OnMiss::Refuse if at_least(50, half) => 50,
+        OnMiss::Refuse if at_least(25, half) => 10,
+        OnMiss::Admit | OnMiss::Refuse => return None,
+    };
+    Some(Duration::from_millis(millis))
 }
 
 pub(super) const OVER: u16 = 100;

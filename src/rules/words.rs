@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Micros;
 use crate::limit::{Quota, Rate, TickScale, fixed_window};
 use crate::rules::percent::Percent;
 use crate::rules::rule::RuleField;
@@ -168,7 +169,14 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
         }
         (Some(commands), _) => format!("; at most {commands} commands a second for a key"),
     };
-    format!("{past}{cold}{commands}")
+    let used = match bound.round_trip_max_us {
+        Some(micros) => format!("; 95% of the rate is used at round trips below {}", Micros(micros)),
+        None if bound.commands_per_second.is_some() && !bound.windows => {
+            "; less than 95% of the rate may be used".to_owned()
+        }
+        None => String::new(),
+    };
+    format!("{past}{cold}{commands}{used}")
 }
 
 /// Describes the soft or elastic part beyond the quota; `None` if further requests are refused.

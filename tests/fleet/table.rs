@@ -1,8 +1,11 @@
 //! Tests the stated figures: R = B = 1 000, a minute. Each test run covers a few, for 20 s; the nightly run all.
 
+use crate::engines::domains;
 use crate::measure::Seen;
 use crate::plan::{Plan, SHAPES, Shape, is_short};
 use crate::world::run;
+use tidegate::limit::share::RemoteCheckWait;
+use tidegate::rules::FleetBound;
 
 /// Checks the bounds stated for every run.
 pub(crate) fn check_bounds(plan: &Plan, seen: &Seen) {
@@ -75,6 +78,53 @@ fn keeps_bounds_in_every_cell() {
         }
     }
     check(&plans);
+}
+
+/// `tidegate check` prints the round trip below which 95 % of a rate is used.
+#[test]
+fn uses_rate_up_to_the_round_trip_of_check() {
+    let all = [
+        ("on_miss: ask", 2, 200, 20, Some(5)),
+        ("on_miss: ask", 40, 20, 20, Some(5)),
+        ("on_miss: ask", 10, 100, 100, Some(200)),
+        ("on_miss: ask", 20, 200, 200, Some(200)),
+        ("mode: exact", 2, 100, 200, Some(5)),
+        ("on_miss: admit", 2, 200, 100, Some(100)),
+        ("on_miss: admit", 10, 100, 100, Some(50)),
+        ("on_miss: admit", 40, 100, 100, Some(20)),
+        ("on_miss: admit", 2, 200, 20, None),
+        ("on_miss: refuse", 2, 200, 100, Some(50)),
+        ("on_miss: refuse", 40, 100, 1_000, Some(10)),
+        ("on_miss: refuse", 10, 20, 40, None),
+    ];
+    for (fields, hosts, rate, burst, stated_ms) in all {
+        let rules = format!(
+            "domain: api\nlimits: [{{name: a, key: [u], rate: {rate}/s, burst: {burst}, scope: fleet, fleet: {{{fields}}}}}]\n"
+        );
+        let rule = domains(&rules)[0].rules()[0].clone();
+        let bound = FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
+        assert_eq!(
+            bound.round_trip_max_us,
+            stated_ms.map(|ms| ms * 1_000),
+            "{fields} {hosts} {rate} {burst}"
+        );
+        let (credit, asks) = match fields {
+            "on_miss: ask" => (0, RemoteCheckWait::OnMiss),
+            "mode: exact" => (0, RemoteCheckWait::Always),
+            "on_miss: admit" => (100, RemoteCheckWait::Never),
+            _ => (0, RemoteCheckWait::Never),
+        };
+        let used = [900, 2_000].map(|load| {
+            let round_trip_us = stated_ms.unwrap_or(10) * 900;
+            let cell = Plan::cell(hosts, Shape::Zipf, load);
+            run(&Plan { rate, burst, credit, asks, round_trip_us, ms: 20_000, ..cell }).measure.seen().used
+        });
+        assert_eq!(
+            used.iter().all(|used| *used >= 0.95),
+            stated_ms.is_some(),
+            "{used:?}: {fields} {hosts} {rate} {burst}"
+        );
+    }
 }
 
 /// 300 callers (100 without `RUNS`), each three requests a second, on 8 hosts.
