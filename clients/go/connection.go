@@ -316,7 +316,7 @@ func (c *Client) reap() {
 
 // connect opens a connection for the request, which also sends HELLO.
 func (c *Client) connect(q *request) *connection {
-	path := c.path
+	p, path := &c.connections, c.path
 	if path == "" {
 		path = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tidegate/tidegate.sock")
 		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
@@ -330,10 +330,14 @@ func (c *Client) connect(q *request) *connection {
 	}
 	if err != nil {
 		q.bad = unreachable(path, err)
-		c.vacate(false)
+		p.Lock()
+		// Without a free descriptor the open connections serve the request, as if the daemon had refused another.
+		short := p.open > 1 && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE))
+		p.Unlock()
+		q.bad.busy, q.bad.again = short, short
+		c.vacate(short)
 		return nil
 	}
-	p := &c.connections
 	p.Lock()
 	if p.session == nil {
 		p.session = make([]byte, 16)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -122,6 +123,32 @@ func TestTwoThousandCallersGetDecisions(t *testing.T) {
 	if most := largest.Load(); most < 2 || most > batchMax {
 		t.Fatalf("%d requests together", most)
 	}
+}
+
+func TestWithoutFreeDescriptorOpenConnectionsServeAllCallers(t *testing.T) {
+	path, _ := batches(t, 5*time.Millisecond, connectionsMax)
+	c := client(t, path)
+	if d := c.Hit(ctx, "api", Attributes{{"user", 1}}); d.Degraded {
+		t.Fatalf("%+v", d)
+	}
+	free, err := syscall.Dup(0)
+	usual := syscall.Rlimit{}
+	if err != nil || syscall.Close(free) != nil || syscall.Getrlimit(syscall.RLIMIT_NOFILE, &usual) != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(free), Max: usual.Max})
+	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &usual) }()
+	var all sync.WaitGroup
+	for i := 0; i < 20; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if d := c.Hit(ctx, "api", Attributes{{"user", 1}}); d.Degraded {
+				t.Errorf("%+v", d)
+			}
+		}()
+	}
+	all.Wait()
 }
 
 // If the daemon accepts no more connections, open ones serve all callers.

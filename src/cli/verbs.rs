@@ -268,7 +268,7 @@ fn carry_out(
     }
     writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
     if let Some(warning) = done.get("warning").and_then(Value::as_str) {
-        log::plainly(&format!("tidegate: {warning}"));
+        log::plainly(&format!("tidegate: not on disk: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame, wait_until
@@ -489,6 +490,28 @@ def test_no_free_descriptor_is_a_degraded_decision(played, make_client):
         assert not client.check() and client.stats()["connections"] == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_without_free_descriptor_threads_share_the_open_connections(played, make_client):
+    client, held = make_client(timeout=PATIENT), []
+    assert client.check()
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    played.script = lambda connection, message: held.append((connection, message))
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, usual[1]))
+            first = threads.submit(client.hit, "api")
+            wait_until(lambda: held)
+            second = threads.submit(client.hit, "api")
+            wait([second], timeout=0.05)  # it has found no descriptor
+            played.script = lambda connection, message: [1, message[1], *ALLOW]
+            for connection, message in held:
+                connection.sendall(frame([1, message[1], *ALLOW]))
+            assert reasons([first.result(), second.result()]) == [None, None]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 PROGRAM = """

@@ -279,13 +279,14 @@ module Tidegate
     end
 
     # Retries, within the deadline, a request that the daemon has not processed. If the daemon accepts no further
-    # connection, waits for room or for a connection of another thread.
+    # connection, waits for room or for a connection of another thread; without a free descriptor for the latter.
     def retry_attempt(reply, operation, wanted, out, held, deadline)
       fresh, started, pause = false, reply.started, BACKLOG_WAIT
       deadline ||= started + @timeout
       while reply.instance_of?(Fault)
         resend = reply.flag?(:resend) && !fresh
-        break unless resend || (reply.flag?(:full) && wanted && now < deadline)
+        full = reply.flag?(:full) || (reply.message == @shortage && !@open.empty?)
+        break unless resend || (full && wanted && now < deadline)
 
         resend ? fresh = true : sleep(pause.clamp(0, [deadline - now, BACKLOG_WAIT].max)) && pause *= 2
         reply = attempt(operation, wanted, out, held, deadline, fresh)

@@ -137,6 +137,24 @@ class TestProcesses < Support::Case
     assert well
   end
 
+  def test_without_a_free_descriptor_threads_share_the_open_connection
+    played
+    @client = make_client(timeout: Support::PATIENT)
+    client.check
+    held, go = Queue.new, Queue.new
+    played.script = ->(_, message) { held << true && go.pop && [1, message[1], *Support::ALLOW] }
+    usual = Process.getrlimit(:NOFILE)
+    Process.setrlimit(:NOFILE, 3, usual.last)
+    first = Thread.new { hits(client) }
+    held.pop
+    second = Thread.new { hits(client) }
+    Thread.pass until client.instance_variable_get(:@shortage)
+    2.times { go << true }
+    assert_equal [nil, nil], reasons(first.value + second.value)
+  ensure
+    Process.setrlimit(:NOFILE, *usual)
+  end
+
   # While one fiber waits for its reply, the others run: three rounds of 100 ms, far from 15 s even on a slow machine.
   def test_fibers_wait_concurrently
     program = <<~RUBY

@@ -250,7 +250,7 @@ fn warns_of_switches_that_would_be_lost() {
         let daemon = Plan::new().settings(settings).start();
         let (code, _, warned) = daemon.outcome("switch per-user disabled");
         let help = if settings.is_empty() { "set `state`" } else { "nowhere" };
-        has(&warned, &["lost when the daemon ends", help]);
+        has(&warned, &["not on disk: lost when the daemon ends", help]);
         assert_eq!((code, daemon.greeted().allowed("u1", 10)), (Some(0), 10));
         if !settings.is_empty() {
             daemon.await_log(&["ERROR", "switches and blocks cannot be stored", "nowhere"]);

@@ -524,7 +524,10 @@ class Client:
                     return self._log_error(reply)
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
-                full = isinstance(error, Fault) and error.code == errno.EAGAIN  # the daemon read no request
+                # The daemon read no request; without a free descriptor only a connection of another thread helps.
+                code = error.code if isinstance(error, Fault) else 0
+                short = code in (errno.EMFILE, errno.ENFILE) and bool(self._connections())
+                full = code == errno.EAGAIN or short
                 if connection is not None:
                     self._abandon(connection, PING if full else op, kept, decision)
                 if not isinstance(error, Fault):

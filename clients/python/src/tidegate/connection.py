@@ -61,7 +61,7 @@ def connect(path: str) -> Socket:
     except OSError as error:
         if not raised_here(error):
             raise
-        raise Fault(no_daemon(path, error), "unreachable") from error
+        raise Fault(f"no socket to ask {path}: {error}", "unreachable", code=error.errno or 0) from error
     made.setblocking(False)
     if not (code := made.connect_ex(path)):
         return made
