@@ -30,7 +30,10 @@ export interface Owner {
   fail(fault: Fault, since: number): void;
 }
 
-/** A request that waits for its reply. `sent`: the kernel may have it. */
+/**
+ * A request that waits for its reply. `sent`: the kernel may have it. `deadline`: none in the queue, as the requests in
+ * flight have theirs: the queue moves, or the connection ends.
+ */
 interface Waiting {
   readonly id: number;
   readonly op: number;
@@ -75,6 +78,7 @@ export class Connection {
   #flushing = false;
   #writing = false;
   #timer: NodeJS.Timeout | null = null;
+  #immediate: NodeJS.Immediate | null = null;
 
   constructor(readonly owner: Owner, readonly path: string, readonly number: number, info: Map<string, Value>) {
     this.#unsent.push({ bytes: frame(HELLO, 0, elementsFrom([1, info])), of: null });
@@ -112,8 +116,10 @@ export class Connection {
       }
       this.#waiting.set(id, asked);
       const whole = { bytes: frame(op, id, elements), of: asked };
-      if (this.#waiting.size > IN_FLIGHT_MAX) this.#queued.push(whole);
-      else this.#write(whole);
+      if (this.#waiting.size > IN_FLIGHT_MAX) {
+        asked.deadline = Infinity;
+        this.#queued.push(whole);
+      } else this.#write(whole);
       if (this.#timer) this.#timer.ref();
       else this.#arm(deadline);
     });
@@ -180,12 +186,13 @@ export class Connection {
       this.end(error instanceof Fault ? error : new Fault(`a reply cannot be read: ${String(error)}`));
     }
     this.#rest = data;
-    // No timer runs while a daemon floods: of a late loop one read has the replies to all requests in flight.
+    // No timer runs while a daemon floods. After the other reads of this turn, as they may have the replies.
     const [oldest] = this.#waiting.values();
-    if (oldest?.sent && oldest.deadline < performance.now()) this.#expire();
-    while (this.#queued.length && this.#waiting.size - this.#queued.length < IN_FLIGHT_MAX) {
-      const [next] = this.#queued.splice(0, 1);
-      if (next) this.#write(next);
+    if (oldest?.sent && oldest.deadline < performance.now()) this.#expireLater();
+    const room = IN_FLIGHT_MAX - this.#waiting.size + this.#queued.length;
+    for (const next of this.#queued.splice(0, Math.max(0, room))) {
+      if (next.of) next.of.deadline = performance.now() + this.owner.timeoutMs;
+      this.#write(next);
     }
     this.#relax();
   }
@@ -231,25 +238,24 @@ export class Connection {
 
   #arm(deadline: number): void {
     // Timers of a late loop run before its reads: read once more, so that a reply in the socket counts.
-    const expire = () => setImmediate(() => this.#expire());
+    const expire = () => this.#expireLater();
     this.#timer = setTimeout(expire, Math.max(1, Math.ceil(deadline - performance.now())));
   }
 
-  /** Ends requests whose deadline has passed. */
+  #expireLater(): void {
+    this.#immediate ??= setImmediate(() => this.#expire());
+  }
+
+  /** Ends the connection if the deadline of a request has passed. */
   #expire(): void {
+    this.#immediate = null;
     if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
     if (this.closed || !this.#waiting.size) return;
-    const now = performance.now();
-    const queued = new Set(this.#queued.map(({ of }) => of));
-    const late = [...this.#waiting.values()].filter(({ deadline }) => deadline <= now);
-    if (late.some((asked) => !queued.has(asked))) {
-      this.end(new Fault("the daemon did not answer in time", "timeout"));
-      return;
-    }
-    for (const asked of late) this.#finish(asked, new Fault("too many requests wait", "timeout"));
-    this.#queued = this.#queued.filter(({ of }) => of && this.#waiting.has(of.id));
-    if (this.#waiting.size) this.#arm(Math.min(...[...this.#waiting.values()].map(({ deadline }) => deadline)));
+    let soonest = Infinity;
+    for (const { deadline } of this.#waiting.values()) soonest = Math.min(soonest, deadline);
+    if (soonest > performance.now()) this.#arm(soonest);
+    else this.end(new Fault("the daemon did not answer in time", "timeout"));
   }
 
   #hungUp(): void {

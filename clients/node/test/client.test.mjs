@@ -77,6 +77,29 @@ test("keeps at most 256 requests in flight", async (t) => {
   assert.ok((await Promise.all(asked)).every((d) => d.reason === null));
 });
 
+test("queued requests wait for their turn", async (t) => {
+  const daemon = await Played.start(t);
+  daemon.script = (socket, message) => void sleep(400).then(() => socket.write(frame(decision(message))));
+  const client = makeClient(t, daemon.path, { timeoutMs: 1_000 });
+  const got = await Promise.all(Array.from({ length: 900 }, () => client.hit("api")));
+  assert.deepEqual(new Set(got.map(({ reason }) => reason)), new Set([null]));
+});
+
+test("replies in the socket of a late loop count", async (t) => {
+  const daemon = await Played.start(t);
+  const held = [];
+  daemon.script = (socket, message) => void held.push([socket, message]);
+  const client = makeClient(t, daemon.path, { timeoutMs: 300 });
+  const asked = Array.from({ length: 100 }, () => client.hit("api"));
+  await until(() => held.length === 100);
+  const help = new Map([["help", "https://example.com/" + "x".repeat(1_000)]]); // in all more than one read
+  const replies = held.map(([, message]) => frame([...decision(message).slice(0, 12), help]));
+  held[0][0].write(Buffer.concat(replies));
+  const end = performance.now() + 400;
+  while (performance.now() < end); // the loop is busy
+  assert.deepEqual(new Set((await Promise.all(asked)).map(({ reason }) => reason)), new Set([null]));
+});
+
 test("reads replies byte by byte", async (t) => {
   const daemon = await Played.start(t);
   daemon.script = (socket, message) => {

@@ -356,12 +356,16 @@ impl Client {
         elements: &Elements,
         deadline: Instant,
     ) -> Answer {
-        let Ok(_place) = timeout_at(deadline, connection.place()).await else {
+        // Requests in flight have a deadline, so places become free, unless the application holds futures without a poll.
+        let queued = Instant::now();
+        let Ok(_place) = timeout_at(queued + self.0.timeout * QUEUED_TIMEOUTS_MAX, connection.place()).await
+        else {
             return Answer::Fault(Fault {
                 is_own: true,
                 ..Fault::new("too many requests wait", Reason::Timeout)
             });
         };
+        let deadline = deadline + queued.elapsed();
         let mut in_flight = match connection.send(self, op, elements, Instant::now()) {
             Ok(in_flight) => in_flight,
             Err(fault) => return Answer::Fault(fault),
@@ -501,6 +505,9 @@ impl fmt::Debug for ClientState {
         f.debug_struct("Client").field("socket", &self.options.socket).finish_non_exhaustive()
     }
 }
+
+/// Timeouts that a request waits in the queue for a place.
+const QUEUED_TIMEOUTS_MAX: u32 = 10;
 
 /// Between attempts while the daemon takes no further connection.
 const ROOM_PERIOD: Duration = Duration::from_millis(1);

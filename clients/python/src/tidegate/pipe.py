@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 from collections import deque
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -32,12 +33,14 @@ from .protocol import (
 IN_FLIGHT_MAX = 256  # requests written and not answered, which the daemon keeps for one connection
 WAITING_MAX = 8_192  # waiting tasks; further requests fail immediately
 READ_BYTES = 65_536
+READS_MAX = IN_FLIGHT_MAX * FRAME_MAX // READ_BYTES  # for the largest replies to all requests in flight
 
 
 class Waiting:
     """A request that waits for its reply. `deadline`: by the loop's clock, restarted when the request is written.
 
-    Thus a busy loop does not use up the daemon's time.
+    Thus a busy loop does not use up the daemon's time. In the queue there is none: those in flight have theirs, so the
+    queue moves or the connection ends.
     """
 
     __slots__ = ("deadline", "future", "op", "since", "wanted", "written")
@@ -108,6 +111,7 @@ class Pipe:
         frame = _frame(op, encode(number), elements)
         if len(self.waiting) > IN_FLIGHT_MAX:
             self.queued.append((frame, number))
+            asked.deadline = inf
         else:
             self._write(frame, number)
         if self.timer is None:
@@ -174,25 +178,27 @@ class Pipe:
             self.writing = False
             self.loop.remove_writer(self.socket.fileno())
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Reads once. Returns whether more bytes may wait."""
         try:
             data = self.socket.recv(READ_BYTES)
         except OSError as error:
             if not raised_here(error):
                 raise
             if error.errno == errno.EAGAIN:
-                return
+                return False
             data = b""
         try:
             if not data:
                 self._hung_up()
-                return
+                return False
             self.rest += data
             self._read()
         except Fault as fault:
             self.end(fault)
         if self.leaving and not self.waiting:
             self.end(None)
+        return len(data) == READ_BYTES and not self.closed
 
     def _read(self) -> None:
         data, at = self.rest, 0
@@ -208,7 +214,9 @@ class Pipe:
         finally:
             self.rest = data[at:]
         while self.queued and len(self.waiting) - len(self.queued) < IN_FLIGHT_MAX:
-            self._write(*self.queued.popleft())
+            frame, number = self.queued.popleft()
+            self.waiting[number].deadline = self.loop.time() + self.timeout
+            self._write(frame, number)
 
     def _reply(self, payload: bytes) -> None:
         if (made := self._read_plain(payload)) is not None:
@@ -261,26 +269,20 @@ class Pipe:
             answer.release("dropped")
 
     def _expire(self) -> None:
-        """Ends requests whose deadline has passed."""
+        """Ends the connection if the deadline of a request has passed."""
         self.timer = None
         if not self.writing:
             self._flush()  # the loop may have been too busy
-        self._readable()  # replies that arrived count; loops other than asyncio's may run timers before reads
+        for _ in range(READS_MAX):  # replies that arrived count; loops other than asyncio's may run timers before reads
+            if not self._readable():
+                break
         if self.closed or not self.waiting:
             return
-        now, queued = self.loop.time(), {number for _, number in self.queued}
-        late = [number for number, asked in self.waiting.items() if asked.deadline <= now]
-        if any(number not in queued for number in late):
+        deadline = min(asked.deadline for asked in self.waiting.values())
+        if deadline <= self.loop.time():
             self.end(Fault("the daemon did not answer in time", "timeout"))
-            return
-        for number in late:  # queued, never written: no failure of the daemon
-            asked = self.waiting.pop(number)
-            if not asked.future.done():
-                asked.future.set_exception(Fault("too many requests wait", "timeout"))
-        if late:
-            self.queued = deque(one for one in self.queued if one[1] in self.waiting)
-        if self.waiting:
-            self.timer = self.loop.call_at(min(asked.deadline for asked in self.waiting.values()), self._expire)
+        else:
+            self.timer = self.loop.call_at(deadline, self._expire)
 
     def _hung_up(self) -> None:
         self.end(Fault("the daemon hung up", "unreachable"), hung_up=True)

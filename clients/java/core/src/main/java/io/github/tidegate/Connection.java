@@ -212,10 +212,8 @@ final class Connection {
         try {
             if (asked.answer != null || asked.deadline > System.nanoTime()) {
                 return;
-            } else if (asked.queued) {
-                queued.removeIf(frame -> frame.of == asked);
-                waiting.remove(asked.id);
-                asked.answer = new Fault(Reason.TIMEOUT, "too many requests wait");
+            } else if (asked.queued) { // those in flight have a deadline: the queue moves, or the connection ends
+                asked.deadline = System.nanoTime() + client.timeoutNanos;
                 return;
             } else if (!asked.written && !asked.extended) { // another thread is about to write it
                 asked.extended = true;
@@ -443,6 +441,7 @@ final class Connection {
             while (!queued.isEmpty() && waiting.size() - queued.size() < IN_FLIGHT_MAX) {
                 Frame frame = queued.remove();
                 frame.of.queued = false;
+                frame.of.deadline = System.nanoTime() + client.timeoutNanos;
                 unsent.add(frame);
             }
             done = leaving && waiting.isEmpty() && unsent.isEmpty();

@@ -91,6 +91,18 @@ class ConcurrencyTest extends Support {
     }
 
     @Test
+    void queuedRequestsWaitForTheirTurn() throws Exception {
+        PlayedDaemon daemon = played();
+        daemon.script = (of, message) -> { // all take longer than the timeout, and those in flight less
+            java.util.concurrent.locks.LockSupport.parkNanos(2_000_000);
+            return PlayedDaemon.decision(message, PlayedDaemon.ALLOW);
+        };
+        TidegateClient client = client(daemon.path, 1_000);
+        List<Decision> decisions = together(threads(), 700, i -> client.hit("api", Map.of()));
+        assertTrue(decisions.stream().allMatch(d -> d.reason() == null), () -> client.stats().toString());
+    }
+
+    @Test
     void matchesRepliesInAnyOrderAndKeepsAtMost256InFlight() throws Exception {
         PlayedDaemon daemon = played();
         List<List<?>> held = Collections.synchronizedList(new ArrayList<>());
