@@ -73,8 +73,8 @@ pub(super) struct KeySync {
     is_paced: bool,
     /// The time in which this host's share earns one token, as of the last reply.
     token_takes: Duration,
-    /// A request was refused since the last command about it.
-    pub(super) refused: bool,
+    /// The most tokens that a refused request lacked, and when they were asked for.
+    lacked: (u32, Timestamp),
     /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
     /// The last command has no reply: what it reported as requested is still wanted.
@@ -108,6 +108,7 @@ impl KeySync {
             rule: budget.rule_number,
             token_takes: EVERY,
             heaviest: (0, now),
+            lacked: (0, now),
             measured: (0, now),
             busy: now,
             due: now,
@@ -145,12 +146,13 @@ impl KeySync {
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
-        let target = if is_over { 0 } else { self.target(there, budget, pace).min(hold_max) };
+        let target = if is_over { 0 } else { self.target(there, budget, pace) };
+        let target = target.max(self.awaited(budget, pace.now)).min(hold_max);
         // With plenty of tokens no other host needs these: they expire without a command.
         let excess = if borrows && has_plenty {
             0
         } else if is_over || !borrows {
-            there.borrowed
+            there.borrowed.saturating_sub(target)
         } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(self.back_after()) {
             there.borrowed - target
         } else {
@@ -221,7 +223,24 @@ impl KeySync {
 
     /// How long unneeded tokens stay. Those that a refused heavy cost lacked stay until its retry may have come.
     fn back_after(&self) -> Duration {
-        if self.refused && self.heaviest.0 > 1 { RETRIED_AFTER } else { BACK_AFTER }
+        if self.was_refused() && self.heaviest.0 > 1 { RETRIED_AFTER } else { BACK_AFTER }
+    }
+
+    /// The tokens that a refused request lacked, until its retry may have come, where no remote check brings them.
+    fn awaited(&self, budget: &FleetBudget, now: Timestamp) -> u32 {
+        let is_awaited = !budget.quota.has_remote_checks() && now < self.lacked.1.after(RETRIED_BY);
+        if is_awaited { self.lacked.0 } else { 0 }
+    }
+
+    /// Whether a request was refused before the last command.
+    pub(super) fn was_refused(&self) -> bool {
+        self.lacked.0 > 0 && self.sent_at == Some(self.lacked.1)
+    }
+
+    /// Notes the most tokens that a refused request lacked.
+    pub(super) fn note_refusal(&mut self, lacked: u32, now: Timestamp) {
+        self.lacked = (lacked, now);
+        self.note_cost(lacked, now);
     }
 
     /// When to check a key that needs no command now, unless the engine calls earlier.
@@ -396,6 +415,9 @@ const BACK_AFTER: Duration = Duration::from_millis(250);
 
 /// A refusal for lack of tokens names a sync interval.
 const RETRIED_AFTER: Duration = Duration::from_millis(150);
+
+/// A caller that reads `Retry-After` in whole seconds has retried by then.
+const RETRIED_BY: Duration = Duration::from_millis(1_100);
 
 /// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
