@@ -7,7 +7,7 @@ use super::command::Bucket;
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
-use demand::{needed, own_part, token_takes};
+use demand::{needed, token_takes};
 use std::time::Duration;
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
@@ -71,6 +71,8 @@ pub(super) struct KeySync {
     is_short: bool,
     /// This host wanted less than it needs, as other hosts may still be in fallback.
     is_paced: bool,
+    /// The tokens that it may still borrow meanwhile, µtok; `None`: no reply came yet.
+    own: Option<u64>,
     /// The time in which this host's share earns one token, as of the last reply.
     token_takes: Duration,
     /// The most tokens that a refused request lacked, and when they were asked for.
@@ -291,8 +293,8 @@ impl KeySync {
         let wanted = self.target(reported, budget, pace).max(soon).min(self.hold_max(budget, pace));
         let want = if back == 0 { wanted.saturating_sub(reported.borrowed) } else { 0 };
         let needed = u64::from(want) * TOKEN;
-        let paced =
-            if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
+        let own_part = self.own_part(reported.debt, waited, budget, pace);
+        let paced = needed.min(own_part);
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
         // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
@@ -338,6 +340,7 @@ impl KeySync {
         self.level = reply.level;
         self.fleet_demand = reply.demand;
         self.users = reply.hosts;
+        self.own = self.own.map(|own| own.saturating_sub(reply.grant));
         self.is_short = reply.grant < ask.want || self.is_paced;
         self.token_takes = match window {
             Some(_) => EVERY,

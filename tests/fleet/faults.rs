@@ -96,6 +96,32 @@ fn debts_of_an_outage_are_charged_at_a_pace_without_another_request() {
     assert_eq!(passed, 5 * tenants as usize, "the other half is left");
 }
 
+/// One of two hosts is back from an outage, three seconds before the other, which admits its half meanwhile.
+#[test]
+fn borrows_its_own_part_at_once_after_an_outage() {
+    // `from_ms`: when callers begin to use the first host.
+    for from_ms in [0, 3_000] {
+        let outages = vec![Outage { from_ms: 0, to_ms: 3_000, later_ms: 3_000 }];
+        let faults = Faults { outages, ..Faults::default() };
+        let cell = Plan { rate: 10, burst: 10, period_s: 86_400, ..Plan::cell(2, Shape::Even, 0) };
+        let plan = Plan { credit: 0, faults, ..cell };
+        let mut world = World::started(&plan);
+        world.advance(plan.begins_us() / 1_000, |_| {});
+        let mut passed = [0; 2];
+        for (ms, expected) in [(from_ms, 0), (4_000 - from_ms, 5), (8_000, 5)] {
+            world.advance(ms, |world| {
+                let us = world.us;
+                let begun = if from_ms > 0 && ms == from_ms { 1..2 } else { 0..2 };
+                for host in begun.filter(|_| us.is_multiple_of(100_000)) {
+                    passed[host as usize] += u32::from(world.host(host).hit(0, us));
+                }
+            });
+            assert_eq!(passed[0], expected, "used after {from_ms} ms");
+        }
+        assert_eq!(passed[1], 5, "used after {from_ms} ms");
+    }
+}
+
 /// A host dies holding tokens of a day's budget: they stay spent.
 #[test]
 fn tokens_of_a_crashed_host_stay_spent() {
