@@ -8,40 +8,31 @@ use crate::table::check_bounds;
 use crate::windows;
 use crate::world::{World, run};
 
-fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
-    let from_ms = if is_short() { 8_000 } else { 20_000 };
-    let faults = Faults::outage(from_ms, from_ms + seconds * 1_000, empty);
-    Plan { ms: 2 * from_ms + seconds * 1_000, faults, ..Plan::cell(hosts, Shape::Even, 2_000) }
-}
-
-/// `excess`: the most beyond the budget, in bursts.
-fn check_outage(plan: &Plan, excess: f64) {
-    let Outage { from_ms, to_ms, later_ms, .. } = plan.faults.outages[0];
-    let world = run(plan);
-    let seen = world.measure.seen();
-    let passed: u32 = world.measure.admitted[from_ms as usize..to_ms as usize].iter().sum();
-    let meanwhile = f64::from(passed) / ((to_ms - from_ms) as f64 * plan.budget_per_ms());
-    // The first answered probe arrives within a second of the end.
-    let settled = world.measure.settled_after(to_ms + u64::from(plan.hosts - 1) * later_ms);
-    assert!(later_ms > 0 || (0.90..=1.10).contains(&meanwhile), "{meanwhile} of the rate: {plan:#?}");
-    assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
-    assert!(seen.excess <= excess * f64::from(plan.burst), "{seen:?}: {plan:#?}");
-}
-
+/// Hosts have their shares in an outage, and lend no token twice as they return, together or one by one.
 #[test]
 fn splits_budget_in_outage_and_settles_after_it() {
-    let hosts = if is_short() { 10 } else { 100 };
-    for (seconds, empty) in [(5, true), (12, false)] {
-        check_outage(&outage(hosts, seconds, empty), 1.5);
-    }
-}
-
-#[test]
-fn staggered_reconnects_lend_no_token_twice() {
-    for (hosts, later_ms) in [(2, 4_500), (3, 2_000)] {
-        let mut plan = outage(hosts, 10, false);
-        plan.faults.outages[0].later_ms = later_ms;
-        check_outage(&plan, 1.0);
+    let all = if is_short() { 10 } else { 100 };
+    // `excess`: the most beyond the budget, in bursts.
+    for (hosts, seconds, empty, later_ms, excess) in [
+        (all, 5, true, 0, 1.5),
+        (all, 12, false, 0, 1.5),
+        (2, 10, false, 4_500, 1.0),
+        (3, 10, false, 2_000, 1.0),
+    ] {
+        let from_ms = if is_short() { 8_000 } else { 20_000 };
+        let to_ms = from_ms + seconds * 1_000;
+        let mut faults = Faults::outage(from_ms, to_ms, empty);
+        faults.outages[0].later_ms = later_ms;
+        let plan = Plan { ms: from_ms + to_ms, faults, ..Plan::cell(hosts, Shape::Even, 2_000) };
+        let world = run(&plan);
+        let seen = world.measure.seen();
+        let passed: u32 = world.measure.admitted[from_ms as usize..to_ms as usize].iter().sum();
+        let meanwhile = f64::from(passed) / ((to_ms - from_ms) as f64 * plan.budget_per_ms());
+        // The first answered probe arrives within a second of the end.
+        let settled = world.measure.settled_after(to_ms + u64::from(hosts - 1) * later_ms);
+        assert!(later_ms > 0 || (0.90..=1.10).contains(&meanwhile), "{meanwhile} of the rate: {plan:#?}");
+        assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
+        assert!(seen.excess <= excess * f64::from(plan.burst), "{seen:?}: {plan:#?}");
     }
 }
 
@@ -137,10 +128,8 @@ fn tokens_of_a_crashed_host_stay_spent() {
         world.crash(0);
         world.advance(17_000, World::serve);
         let (admitted, left) = (world.measure.seen().admitted, u64::from(plan.burst) - held);
-        assert!(
-            held > 0 && (left * 19 / 20..=left).contains(&admitted),
-            "{held} held, {admitted}: {plan:#?}"
-        );
+        let is_spent = (left * 19 / 20..=left).contains(&admitted);
+        assert!(held > 0 && is_spent, "{held} held, {admitted}: {plan:#?}");
     }
 }
 

@@ -2,18 +2,11 @@
 
 use tidegate::fleet::link::{LinkOptions, RedisLink};
 
-fn tags() -> Vec<String> {
-    (0..256).map(|bucket| format!("t{bucket:02x}")).collect()
-}
-
-fn named(urls: &[String]) -> LinkOptions {
-    LinkOptions { urls: urls.iter().map(|url| url.parse().unwrap()).collect(), ..LinkOptions::default() }
-}
-
 fn spread(urls: &[String]) -> Vec<String> {
-    let link = RedisLink::start(named(urls), Vec::new());
+    let urls = urls.iter().map(|url| url.parse().unwrap()).collect();
+    let link = RedisLink::start(LinkOptions { urls, ..LinkOptions::default() }, Vec::new());
     let of = |id| link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string();
-    tags().iter().map(|tag| of(link.node_of(tag))).collect()
+    (0..256).map(|bucket| of(link.node_of(&format!("t{bucket:02x}")))).collect()
 }
 
 proptest::proptest! {
