@@ -172,11 +172,10 @@ fn sliding_window_waits_for_its_oldest_tokens() {
     assert_eq!(cells.sync(1_500_000, refund).level, 2_000_000, "the time of the payment is unknown");
     refund.window = refund.window.map(|ask| WindowRequest { paid_us: Some(START_US + 1_500_000), ..ask });
     assert_eq!(cells.sync(1_500_000, refund).level, 5_000_000);
-    assert_eq!([2_999_999, 3_000_000, 4_000_000].map(|us| cells.level(us, window())), [5, 6, 10].map(tokens));
-}
-
-fn tokens(tokens: i64) -> i64 {
-    tokens * TOKEN.cast_signed()
+    assert_eq!(
+        [2_999_999, 3_000_000, 4_000_000].map(|us| cells.level(us, window())),
+        [5_000_000, 6_000_000, 10_000_000]
+    );
 }
 
 #[test]

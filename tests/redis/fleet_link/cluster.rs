@@ -22,14 +22,12 @@ fn twice() -> Script {
 }
 
 async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
-    let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
-    match link.send(link.node_of(tag), &command(&twice(), &keys.each_ref().map(|key| &**key), &[])).await? {
-        Value::Array(counts) => match counts[..] {
-            [Value::Int(first), Value::Int(second)] => Ok((first, second)),
-            _ => panic!("{counts:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
+    let (twice, keys) = (twice(), [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")]);
+    let command = command(&twice, &keys.each_ref().map(|key| &**key), &[]);
+    let reply = link.send(link.node_of(tag), &command).await?;
+    let Value::Array(counts) = &reply else { panic!("{reply:?}") };
+    let [Value::Int(first), Value::Int(second)] = counts[..] else { panic!("{reply:?}") };
+    Ok((first, second))
 }
 
 #[tokio::test]
