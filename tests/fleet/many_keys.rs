@@ -52,7 +52,6 @@ fn syncs_excess_keys_equally_often() {
     go_on(&mut world, 1_000, demand);
     world.log = Some(Vec::new());
     go_on(&mut world, 3_000, demand);
-    // How often each key was synced.
     let mut synced: HashMap<[u8; 16], u64> = HashMap::default();
     let all = world.log.iter().flatten().flat_map(|(_, command)| keys(command));
     all.for_each(|key| *synced.entry(key).or_default() += 1);

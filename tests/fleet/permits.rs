@@ -41,11 +41,15 @@ fn connected_hosts_stay_within_maximum_and_use_most_of_it() {
         (plan(20, 10, Shape::Even, 300), 0.0),
         (plan(20, 10, Shape::OneHot, 300), 0.0),
     ] {
-        let (seen, asked, _) = run(&plan);
+        let (seen, asked, waited) = run(&plan);
         assert!(seen.most <= plan.burst, "{} at once: {plan:?}", seen.most);
         // With enough permits for all, no request is refused.
         let is_used = if plan.load > 1_000 { seen.used() >= least } else { seen.begun == asked };
         assert!(is_used, "{} used, {} of {asked}: {plan:?}", seen.used(), seen.begun);
+        assert!(
+            plan.hosts > 1 || (asked * 45..asked * 55).contains(&(waited * 100)),
+            "{waited} of {asked} waited"
+        );
     }
 }
 
