@@ -69,9 +69,7 @@ pub(super) struct KeySync {
     is_rising: bool,
     /// Redis granted less than was wanted.
     is_short: bool,
-    /// This host wanted less than it needs, as other hosts may still be in fallback.
-    is_paced: bool,
-    /// The tokens that it may still borrow meanwhile, µtok; `None`: no reply came yet.
+    /// The tokens to borrow while other hosts may still be in fallback, µtok; `None`: they are not, or no reply came yet.
     own: Option<u64>,
     /// The time in which this host's share earns one token, as of the last reply.
     token_takes: Duration,
@@ -294,9 +292,7 @@ impl KeySync {
         let want = if back == 0 { wanted.saturating_sub(reported.borrowed) } else { 0 };
         let needed = u64::from(want) * TOKEN;
         let own_part = self.own_part(reported.debt, waited, budget, pace);
-        let paced = needed.min(own_part);
-        self.is_paced = paced < needed;
-        let want = paced.min(self.fair(reported.debt, waited, budget, pace));
+        let want = needed.min(own_part).min(self.fair(reported.debt, waited, budget, pace));
         // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
         let cell_quota = CellQuota { version: if want > 0 { cell_quota.version } else { 0 }, ..cell_quota };
         (self.calls, self.is_lost) = (false, false);
@@ -341,7 +337,7 @@ impl KeySync {
         self.fleet_demand = reply.demand;
         self.users = reply.hosts;
         self.own = self.own.map(|own| own.saturating_sub(reply.grant));
-        self.is_short = reply.grant < ask.want || self.is_paced;
+        self.is_short = reply.grant < ask.want || self.own.is_some();
         self.token_takes = match window {
             Some(_) => EVERY,
             None => token_takes(ask.cell_quota.rate, self.demand, reply.demand),
