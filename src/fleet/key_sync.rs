@@ -153,7 +153,7 @@ impl KeySync {
             0
         } else if is_over || !borrows {
             there.borrowed.saturating_sub(target)
-        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(self.back_after()) {
+        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER) {
             there.borrowed - target
         } else {
             0
@@ -217,13 +217,8 @@ impl KeySync {
     /// The span without requests that occurs by chance less than once in 1 000 times at the present demand.
     fn idle_after(&self) -> Duration {
         let micros = u64::from(OVER_AFTER) * 1_000 * MICROS / self.demand.max(1);
-        let least = if self.heaviest.0 > 1 { self.back_after() } else { EVERY / 5 };
+        let least = if self.heaviest.0 > 1 { BACK_AFTER } else { EVERY / 5 };
         Duration::from_micros(micros).max(least)
-    }
-
-    /// How long unneeded tokens stay. Those that a refused heavy cost lacked stay until its retry may have come.
-    fn back_after(&self) -> Duration {
-        if self.was_refused() && self.heaviest.0 > 1 { RETRIED_AFTER } else { BACK_AFTER }
     }
 
     /// The tokens that a refused request lacked, until its retry may have come, where no remote check brings them.
@@ -252,7 +247,7 @@ impl KeySync {
         if !has_plenty {
             look = look.min(self.busy.after(self.idle_after()));
             if holds {
-                look = look.min(now.after(self.back_after()));
+                look = look.min(now.after(BACK_AFTER));
             }
         }
         if look > now { look } else { now.after(REPORT_EVERY) }
@@ -399,7 +394,7 @@ impl KeySync {
         if self.has_plenty(budget) {
             return self.look_again(self.held() > 0, true, now);
         }
-        sent.after(self.back_after().min(self.idle_after())).max(now)
+        sent.after(BACK_AFTER.min(self.idle_after())).max(now)
     }
 }
 
@@ -411,9 +406,6 @@ const GAP_MIN: Duration = Duration::from_millis(2);
 
 /// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
-
-/// A refusal for lack of tokens names a sync interval.
-const RETRIED_AFTER: Duration = Duration::from_millis(150);
 
 /// A caller that reads `Retry-After` in whole seconds has retried by then.
 const RETRIED_BY: Duration = Duration::from_millis(1_100);
