@@ -107,8 +107,6 @@ impl KeySync {
             bucket,
             rule: budget.rule_number,
             token_takes: EVERY,
-            heaviest: (0, now),
-            lacked: (0, now),
             measured: (0, now),
             busy: now,
             due: now,
@@ -149,15 +147,9 @@ impl KeySync {
         let target = if is_over { 0 } else { self.target(there, budget, pace) };
         let target = target.max(self.awaited(budget, pace.now)).min(hold_max);
         // With plenty of tokens no other host needs these: they expire without a command.
-        let excess = if borrows && has_plenty {
-            0
-        } else if is_over || !borrows {
-            there.borrowed.saturating_sub(target)
-        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER) {
-            there.borrowed - target
-        } else {
-            0
-        };
+        let is_excess = there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER);
+        let returns = if borrows { !has_plenty && (is_over || is_excess) } else { true };
+        let excess = if returns { there.borrowed.saturating_sub(target) } else { 0 };
         let is_wanted = borrows
             && there.requested > 0
             && !self.is_spent_out(pace.now)
