@@ -7,7 +7,7 @@ use super::command::Bucket;
 use super::window::{CellWindow, WindowRequest};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, HOLD, NextIncrease, ShareReport, SharedKey, WindowTurns};
-use demand::{needed, own_part, token_takes};
+use demand::{needed, token_takes};
 use std::time::Duration;
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
@@ -69,12 +69,12 @@ pub(super) struct KeySync {
     is_rising: bool,
     /// Redis granted less than was wanted.
     is_short: bool,
-    /// This host wanted less than it needs, as other hosts may still be in fallback.
-    is_paced: bool,
+    /// The tokens to borrow while other hosts may still be in fallback, µtok; `None`: they are not, or no reply came yet.
+    own: Option<u64>,
     /// The time in which this host's share earns one token, as of the last reply.
     token_takes: Duration,
-    /// A request was refused since the last command about it.
-    pub(super) refused: bool,
+    /// The most tokens that a refused request lacked, and when they were asked for.
+    lacked: (u32, Timestamp),
     /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
     /// The last command has no reply: what it reported as requested is still wanted.
@@ -107,7 +107,6 @@ impl KeySync {
             bucket,
             rule: budget.rule_number,
             token_takes: EVERY,
-            heaviest: (0, now),
             measured: (0, now),
             busy: now,
             due: now,
@@ -145,17 +144,12 @@ impl KeySync {
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
-        let target = if is_over { 0 } else { self.target(there, budget, pace).min(hold_max) };
+        let target = if is_over { 0 } else { self.target(there, budget, pace) };
+        let target = target.max(self.awaited(budget, pace.now)).min(hold_max);
         // With plenty of tokens no other host needs these: they expire without a command.
-        let excess = if borrows && has_plenty {
-            0
-        } else if is_over || !borrows {
-            there.borrowed
-        } else if there.borrowed > target + target / 2 && pace.now >= sent_at.after(self.back_after()) {
-            there.borrowed - target
-        } else {
-            0
-        };
+        let is_excess = there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER);
+        let returns = if borrows { !has_plenty && (is_over || is_excess) } else { true };
+        let excess = if returns { there.borrowed.saturating_sub(target) } else { 0 };
         let is_wanted = borrows
             && there.requested > 0
             && !self.is_spent_out(pace.now)
@@ -215,13 +209,25 @@ impl KeySync {
     /// The span without requests that occurs by chance less than once in 1 000 times at the present demand.
     fn idle_after(&self) -> Duration {
         let micros = u64::from(OVER_AFTER) * 1_000 * MICROS / self.demand.max(1);
-        let least = if self.heaviest.0 > 1 { self.back_after() } else { EVERY / 5 };
+        let least = if self.heaviest.0 > 1 { BACK_AFTER } else { EVERY / 5 };
         Duration::from_micros(micros).max(least)
     }
 
-    /// How long unneeded tokens stay. Those that a refused heavy cost lacked stay until its retry may have come.
-    fn back_after(&self) -> Duration {
-        if self.refused && self.heaviest.0 > 1 { RETRIED_AFTER } else { BACK_AFTER }
+    /// The tokens that a refused request lacked, until its retry may have come, where no remote check brings them.
+    fn awaited(&self, budget: &FleetBudget, now: Timestamp) -> u32 {
+        let is_awaited = !budget.quota.has_remote_checks() && now < self.lacked.1.after(RETRIED_BY);
+        if is_awaited { self.lacked.0 } else { 0 }
+    }
+
+    /// Whether a request was refused before the last command.
+    pub(super) fn was_refused(&self) -> bool {
+        self.lacked.0 > 0 && self.sent_at == Some(self.lacked.1)
+    }
+
+    /// Notes the most tokens that a refused request lacked.
+    pub(super) fn note_refusal(&mut self, lacked: u32, now: Timestamp) {
+        self.lacked = (lacked, now);
+        self.note_cost(lacked, now);
     }
 
     /// When to check a key that needs no command now, unless the engine calls earlier.
@@ -233,7 +239,7 @@ impl KeySync {
         if !has_plenty {
             look = look.min(self.busy.after(self.idle_after()));
             if holds {
-                look = look.min(now.after(self.back_after()));
+                look = look.min(now.after(BACK_AFTER));
             }
         }
         if look > now { look } else { now.after(REPORT_EVERY) }
@@ -272,10 +278,8 @@ impl KeySync {
         let wanted = self.target(reported, budget, pace).max(soon).min(self.hold_max(budget, pace));
         let want = if back == 0 { wanted.saturating_sub(reported.borrowed) } else { 0 };
         let needed = u64::from(want) * TOKEN;
-        let paced =
-            if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
-        self.is_paced = paced < needed;
-        let want = paced.min(self.fair(reported.debt, waited, budget, pace));
+        let own_part = self.own_part(reported.debt, waited, budget, pace);
+        let want = needed.min(own_part).min(self.fair(reported.debt, waited, budget, pace));
         // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
         let cell_quota = CellQuota { version: if want > 0 { cell_quota.version } else { 0 }, ..cell_quota };
         (self.calls, self.is_lost) = (false, false);
@@ -319,7 +323,8 @@ impl KeySync {
         self.level = reply.level;
         self.fleet_demand = reply.demand;
         self.users = reply.hosts;
-        self.is_short = reply.grant < ask.want || self.is_paced;
+        self.own = self.own.map(|own| own.saturating_sub(reply.grant));
+        self.is_short = reply.grant < ask.want || self.own.is_some();
         self.token_takes = match window {
             Some(_) => EVERY,
             None => token_takes(ask.cell_quota.rate, self.demand, reply.demand),
@@ -381,7 +386,7 @@ impl KeySync {
         if self.has_plenty(budget) {
             return self.look_again(self.held() > 0, true, now);
         }
-        sent.after(self.back_after().min(self.idle_after())).max(now)
+        sent.after(BACK_AFTER.min(self.idle_after())).max(now)
     }
 }
 
@@ -394,8 +399,8 @@ const GAP_MIN: Duration = Duration::from_millis(2);
 /// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
 
-/// A refusal for lack of tokens names a sync interval.
-const RETRIED_AFTER: Duration = Duration::from_millis(150);
+/// A caller that reads `Retry-After` in whole seconds has retried by then.
+const RETRIED_BY: Duration = Duration::from_millis(1_100);
 
 /// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);

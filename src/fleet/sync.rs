@@ -273,9 +273,8 @@ impl Sync {
             self.close(number);
             return None;
         };
-        entry.refused = reported.missing_max > 0;
-        if entry.refused {
-            entry.note_cost(reported.missing_max, now.at);
+        if reported.missing_max > 0 {
+            entry.note_refusal(reported.missing_max, now.at);
         }
         self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));

@@ -1,27 +1,20 @@
 //! Writes runs as tables in steps of 0.1 s for the figures of the documentation.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::plan::{Faults, Plan, Shape};
 use crate::world::run;
-
-fn directory() -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fleet");
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
-}
 
 #[test]
 #[ignore = "it leaves tables for the pictures of docs/"]
 fn writes_csv_by_tenth_of_a_second() {
     let ms = 24_000;
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fleet");
+    std::fs::create_dir_all(&directory).unwrap();
     let moving = |round_trip_us| Plan { ms, round_trip_us, ..Plan::cell(10, Shape::Moving, 2_000) };
-    let outage = |empty| Plan {
-        ms,
-        faults: Faults::outage(8_000, 16_000, empty),
-        ..Plan::cell(10, Shape::Zipf, 2_000)
-    };
+    let faults = |empty| Faults::outage(8_000, 16_000, empty);
+    let outage = |empty| Plan { ms, faults: faults(empty), ..Plan::cell(10, Shape::Zipf, 2_000) };
     let runs = [
         ("moving_near", moving(500)),
         ("moving_far", moving(50_000)),
@@ -37,6 +30,6 @@ fn writes_csv_by_tenth_of_a_second() {
             let (offered, admitted) = (sum(&measure.offered), sum(&measure.admitted));
             writeln!(table, "{offered},{admitted},{}", sum(&measure.ideal)).unwrap();
         }
-        std::fs::write(directory().join(format!("{name}.csv")), table).unwrap();
+        std::fs::write(directory.join(format!("{name}.csv")), table).unwrap();
     }
 }

@@ -6,16 +6,13 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and tables are printed"
-)]
-#![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_possible_wrap,
-    reason = "virtual microseconds of an hour and counts of a million fit into every number here"
+    unreachable_pub,
+    reason = "a test that cannot go on has failed, its numbers are small, and other tests share parts of it"
 )]
-#![allow(unreachable_pub, reason = "parts of this test are parts of others, too")]
 
 mod csv;
 #[path = "../support/engines.rs"]

@@ -38,14 +38,6 @@ fn keys(command: &ScriptCommand) -> impl Iterator<Item = [u8; 16]> + '_ {
     batch.into_iter().flat_map(|batch| batch.asks.iter().map(|ask| ask.key))
 }
 
-/// Returns how often each key was synced.
-fn synced(world: &World) -> HashMap<[u8; 16], u64> {
-    let mut synced = HashMap::default();
-    let all = world.log.iter().flatten().flat_map(|(_, command)| keys(command));
-    all.for_each(|key| *synced.entry(key).or_default() += 1);
-    synced
-}
-
 /// All keys are in demand for longer than one round of syncs: each is synced about equally often.
 #[test]
 fn syncs_excess_keys_equally_often() {
@@ -60,7 +52,9 @@ fn syncs_excess_keys_equally_often() {
     go_on(&mut world, 1_000, demand);
     world.log = Some(Vec::new());
     go_on(&mut world, 3_000, demand);
-    let synced = synced(&world);
+    let mut synced: HashMap<[u8; 16], u64> = HashMap::default();
+    let all = world.log.iter().flatten().flat_map(|(_, command)| keys(command));
+    all.for_each(|key| *synced.entry(key).or_default() += 1);
     let (least, most) = (synced.values().min().unwrap(), synced.values().max().unwrap());
     assert!(synced.len() == KEYS as usize && *least >= 9, "synced {least} to {most} times each");
     assert!(*most <= 4 * least, "synced {least} to {most} times each");

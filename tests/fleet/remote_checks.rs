@@ -230,8 +230,9 @@ fn first_requests_of_one_key_are_all_checked() {
     assert_eq!((passed, pair.counts().2), (300, 0));
 }
 
+/// Neither the reply to a closed connection nor a page of requests that meets one stall stops the checks of other callers.
 #[test]
-fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
+fn counts_late_checks_of_one_time_once() {
     let mut pair = Pair::new(100, 1);
     for closed in 1..20 {
         pair.ask(0, closed * 10_000);
@@ -240,11 +241,6 @@ fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
         pair.host().out.clear();
         assert_eq!(pair.counts(), (0, closed, 0, 0));
     }
-}
-
-/// A page of requests that meets one stall of Redis must not stop the checks of other callers.
-#[test]
-fn counts_checks_that_were_late_together_once() {
     let mut pair = Pair::new(100, 1);
     for page in 1..=5 {
         let us = page * 100_000;

@@ -210,7 +210,7 @@ impl Pool {
 
     /// Returns the peak of other leases in the last milliseconds, as a portion of the slots.
     fn most(&self, last: u64) -> f64 {
-        self.others[self.others.len() - last as usize..].iter().copied().fold(0.0, f64::max)
+        self.others.iter().rev().take(last as usize).copied().fold(0.0, f64::max)
     }
 
     fn mean(&self, last: u64) -> f64 {

@@ -137,16 +137,8 @@ fn missing_key_starts_empty_if_redis_lost_it() {
 fn hosts_share_scarce_tokens_by_demand() {
     let of_host = |demand| CellRequest { demand, want: 20 * TOKEN, ..bucket() };
     let mut cells = Cells::default();
-    assert_eq!(
-        cells.sync(0, CellRequest { want: 2_500_000, ..bucket() }).grant,
-        3 * TOKEN,
-        "all that it wants"
-    );
-    assert_eq!(
-        cells.sync(0, CellRequest { back: 3 * TOKEN, ..bucket() }).level,
-        17_000_000,
-        "they are still held"
-    );
+    assert_eq!(cells.sync(0, CellRequest { want: 2_500_000, ..bucket() }).grant, 3 * TOKEN, "all of it");
+    assert_eq!(cells.sync(0, CellRequest { back: 3 * TOKEN, ..bucket() }).level, 17_000_000, "still held");
     let mut cells = Cells::default();
     cells.sync(0, CellRequest { want: 0, ..of_host(3_000_000) });
     let reply = cells.sync(0, of_host(1_000_000));
@@ -180,11 +172,10 @@ fn sliding_window_waits_for_its_oldest_tokens() {
     assert_eq!(cells.sync(1_500_000, refund).level, 2_000_000, "the time of the payment is unknown");
     refund.window = refund.window.map(|ask| WindowRequest { paid_us: Some(START_US + 1_500_000), ..ask });
     assert_eq!(cells.sync(1_500_000, refund).level, 5_000_000);
-    assert_eq!([2_999_999, 3_000_000, 4_000_000].map(|us| cells.level(us, window())), [5, 6, 10].map(tokens));
-}
-
-fn tokens(tokens: i64) -> i64 {
-    tokens * TOKEN.cast_signed()
+    assert_eq!(
+        [2_999_999, 3_000_000, 4_000_000].map(|us| cells.level(us, window())),
+        [5_000_000, 6_000_000, 10_000_000]
+    );
 }
 
 #[test]
@@ -207,24 +198,22 @@ fn foreign_value_counts_as_missing() {
 #[test]
 fn permits_are_added_up_to_the_maximum() {
     let mut cells = Cells::default();
-    assert_eq!(cells.permits(0, 1, 3, [&[1, 2], &[], &[]]), (Some(2), 2));
-    assert_eq!(cells.permits(0, 2, 3, [&[1, 2], &[], &[]]), (Some(1), 3));
-    assert_eq!(
-        cells.permits(0, 2, 1, [&[3], &[1, 2], &[]]),
-        (Some(0), 4),
-        "renewed permits count above the maximum"
-    );
-    assert_eq!(cells.permits(0, 2, 4, [&[3], &[], &[1, 2]]), (Some(1), 3));
-    assert_eq!(cells.permits(1_999_999, 2, 4, [&[], &[3], &[]]), (Some(0), 3));
-    assert_eq!(cells.permits(3_999_998, 2, 4, [&[], &[3], &[]]), (Some(0), 3));
-    assert_eq!(
-        cells.permits(4_000_000, 2, 4, [&[], &[], &[]]),
-        (Some(0), 1),
-        "those of the other host expired"
-    );
-    assert_eq!(cells.permits(8_000_000, 1, 4, [&[], &[], &[]]), (Some(0), 1), "they stay after a silence");
-    assert_eq!(cells.permits(11_000_000, 1, 4, [&[], &[], &[]]), (Some(0), 1), "for six seconds");
-    assert_eq!(cells.permits(14_000_001, 1, 4, [&[], &[], &[]]), (Some(0), 0), "once");
+    for (us, host, max, numbers, added, members) in [
+        (0, 1, 3, [&[1, 2][..], &[], &[]], 2, 2),
+        (0, 2, 3, [&[1, 2], &[], &[]], 1, 3),
+        // Renewed permits count above the maximum.
+        (0, 2, 1, [&[3], &[1, 2], &[]], 0, 4),
+        (0, 2, 4, [&[3], &[], &[1, 2]], 1, 3),
+        (1_999_999, 2, 4, [&[], &[3], &[]], 0, 3),
+        (3_999_998, 2, 4, [&[], &[3], &[]], 0, 3),
+        // Those of the other host expire, and all stay after a silence, once for six seconds.
+        (4_000_000, 2, 4, [&[], &[], &[]], 0, 1),
+        (8_000_000, 1, 4, [&[], &[], &[]], 0, 1),
+        (11_000_000, 1, 4, [&[], &[], &[]], 0, 1),
+        (14_000_001, 1, 4, [&[], &[], &[]], 0, 0),
+    ] {
+        assert_eq!(cells.permits(us, host, max, numbers), (Some(added), members), "{host} at {us} us");
+    }
     cells.0.flush();
     assert_eq!(
         cells.permits(14_000_001, 2, 4, [&[4], &[3], &[]]),

@@ -1,22 +1,20 @@
 //! Tests the stated figures: R = B = 1 000, a minute. Each test run covers a few, for 20 s; the nightly run all.
 
-use crate::engines::domains;
-use crate::measure::Seen;
-use crate::plan::{Plan, SHAPES, Shape, is_short};
-use crate::world::run;
 use tidegate::limit::share::RemoteCheckWait;
 use tidegate::rules::FleetBound;
+
+use crate::engines::domains;
+use crate::host::FleetRequest;
+use crate::measure::Seen;
+use crate::plan::{Plan, SHAPES, Shape, is_short};
+use crate::world::{World, run};
 
 /// Checks the bounds stated for every run.
 pub(crate) fn check_bounds(plan: &Plan, seen: &Seen) {
     if plan.credit == 0 {
         assert!(seen.excess <= 0.001, "{seen:?}: {plan:#?}");
     }
-    assert!(
-        seen.excess_leaking <= plan.extra() + 0.001,
-        "{} tokens, {seen:?}: {plan:#?}",
-        seen.excess_leaking
-    );
+    assert!(seen.excess_leaking <= plan.extra() + 0.001, "{seen:?}: {plan:#?}");
 }
 
 /// Runs a cell and prints its results; collects failed checks in `faults`.
@@ -140,4 +138,31 @@ fn allows_callers_below_their_limit() {
         assert!(seen.used >= 0.99, "{seen:?} by {rate}/s");
         assert!(cells <= cells_most, "{cells} cells for each request by {rate}/s");
     }
+}
+
+/// With `on_miss: refuse`, by callers that do not retry after 100 ms, as a refusal says.
+#[test]
+fn refused_tokens_stay_until_the_retry() {
+    let cell = Plan { rate: 10, burst: 10, credit: 0, ..Plan::cell(2, Shape::Even, 0) };
+    let ask = |world: &mut World, host, cost| {
+        let us = world.us;
+        world.host(host).ask(FleetRequest { cost, ..FleetRequest::new(0) }, us).unwrap().passed
+    };
+    for (cost, every_ms) in [(1, 250), (2, 250), (5, 250), (2, 500), (5, 1_000)] {
+        let mut world = World::started(&cell);
+        world.advance(3_000, |_| {});
+        let mut passed = 0;
+        world.advance(10_000, |world| {
+            passed += u64::from(world.us.is_multiple_of(every_ms * 1_000) && ask(world, 0, cost));
+        });
+        // In the worst case each other one is a retry.
+        assert!(passed * every_ms * 2 >= 10_000, "{passed} of cost {cost} every {every_ms} ms");
+    }
+    // Without a retry another host gets all of a day's tokens.
+    let mut world = World::started(&Plan { period_s: 86_400, ..cell });
+    world.advance(3_000, |_| {});
+    assert!(!ask(&mut world, 0, 5));
+    let mut passed = false;
+    world.advance(2_500, |world| passed |= world.us.is_multiple_of(100_000) && ask(world, 1, 10));
+    assert!(passed, "the tokens return");
 }

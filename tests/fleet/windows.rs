@@ -102,17 +102,3 @@ fn uses_most_of_every_window() {
         }
     }
 }
-
-#[test]
-fn spent_window_sends_one_command_per_host_and_hold() {
-    let cell = Plan::cell(5, Shape::Even, 60_000);
-    let plan = windowed(Plan { rate: 100, period_s: 60, ms: 50_000, credit: 0, ..cell }, Kind::Fixed);
-    let world = run(&plan);
-    let admitted: u32 = world.measure.admitted.iter().sum();
-    let cells: u64 = world.measure.cells.iter().sum();
-    // One window, or two if an edge lies in the run.
-    assert!((100..=200).contains(&admitted), "{admitted} admitted");
-    // At most one command for each token, and then one for each host and hold of 1.9 s.
-    let holds = plan.ms * 10 / 19_000 + 1;
-    assert!(cells <= u64::from(admitted) + 5 * holds, "{cells} cells");
-}

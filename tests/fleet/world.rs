@@ -335,10 +335,6 @@ impl World {
             host.sent(sent, command, us);
         }
     }
-
-    pub(crate) fn counts(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
-        self.hosts.iter().flatten().map(|host| host.member.sync.counts).collect()
-    }
 }
 
 /// Returns the host count known by each host in an outage.

@@ -83,9 +83,7 @@ impl Twins {
             || !(kept_ms - 5_000..=kept_ms).contains(&ttl_ms)
         {
             let name = String::from_utf8_lossy(name);
-            return Err(format!(
-                "{name} is {found:?} for {ttl_ms} ms, expected {expected:?} for {kept_ms} ms"
-            ));
+            return Err(format!("{name} is {found:?} for {ttl_ms} ms, not {expected:?} for {kept_ms} ms"));
         }
         Ok(())
     }

@@ -23,15 +23,11 @@ async fn example_acl_grants_exactly_needed_rights() {
     until("refused", || is_down_for(&link, FailureClass::Auth)).await;
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD}"));
     run_all(&redis).await.expect("these rights are enough");
-    let rights: Vec<String> = fs::read_to_string(&example)
-        .unwrap()
-        .lines()
-        .filter(|line| line.starts_with("user "))
-        .flat_map(|line| line.split(' ').filter_map(|word| word.strip_prefix('+')))
-        .map(str::to_owned)
-        .collect();
+    let text = fs::read_to_string(&example).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("user "));
+    let rights: Vec<_> = lines.flat_map(|line| line.split(" +").skip(1)).collect();
     assert!(rights.len() > 10, "{rights:?}");
-    for right in &rights {
+    for right in rights {
         redis.order(&format!("ACL SETUSER tidegate -{right}"));
         let error = run_all(&redis).await.expect_err(right);
         assert_eq!(error.class, FailureClass::NoPerm, "{right}: {error}");

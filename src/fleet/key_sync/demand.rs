@@ -123,6 +123,24 @@ impl KeySync {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
+    /// The most to want, µtok. While others may be in fallback: the tokens that Redis had beyond the largest debts of all
+    /// others, and this host's part of the rate since, without its own debt.
+    pub(super) fn own_part(&mut self, owed: u32, waited: Duration, budget: &FleetBudget, pace: &Pace) -> u64 {
+        if !pace.others_are_away {
+            self.own = None;
+            return u64::MAX;
+        }
+        let (hosts, burst) = (u64::from(pace.hosts.max(1)), u64::from(budget.quota.bucket().burst()) * TOKEN);
+        let rate = u128::from(budget.quota.micro_units_per_second());
+        let earned = rate * waited.min(WAITED_MAX).as_micros() / u128::from(MICROS * hosts);
+        let level = u64::try_from(self.level).unwrap_or(0);
+        let own = self.own.unwrap_or(level.saturating_sub(burst - burst / hosts));
+        let own = own.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX));
+        let own = own.saturating_sub(u64::from(owed) * TOKEN);
+        self.own = self.last_reply.map(|_| own);
+        own - own % TOKEN
+    }
+
     /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
     pub(super) fn begin_demand(&mut self, reported: &ShareReport, now: Timestamp) -> u64 {
         let sure = if reported.requested < RISING_MIN { MICROS } else { 10_000 };
@@ -162,13 +180,6 @@ pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u
     let shortest = tokens_in(demand, pace.round_trip + SLACK, 3, 1);
     let of_all = tokens_in(all, EVERY + pace.round_trip, 5, 4);
     tokens_in(demand, span + pace.round_trip, 5, 4).min(shortest.max(of_all))
-}
-
-/// The most to want while others may be in fallback: the share since the last command, rounded at random.
-pub(super) fn own_part(waited: Duration, random: u32, budget: &FleetBudget, pace: &Pace) -> u64 {
-    let earned = u128::from(budget.quota.micro_units_per_second()) * waited.min(WAITED_MAX).as_micros();
-    let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(random);
-    u64::try_from(part - part % u128::from(TOKEN)).unwrap_or(u64::MAX)
 }
 
 /// The time in which a host's share, in proportion to its demand, earns one token.

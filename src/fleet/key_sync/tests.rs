@@ -196,6 +196,8 @@ fn a_command_wants_the_demand_until_the_next_one() {
         ("borrowed 0, demand 0, lacked 1", "1", ""),
         ("borrowed 0, demand 100000000", "1000", "no more than the burst"),
         ("borrowed 0, demand 1000000, others-are-away", "25", "its own part while others may count for themselves"),
+        ("borrowed 0, demand 1000000, others-are-away, level 600", "125", "and what is free beyond the part of the others"),
+        ("borrowed 0, demand 1000000, others-are-away, level 600, debt 30", "95", "less what it owes"),
     ]);
     check(ASKS, Case::wants, &[
         ("borrowed 0, level 500", "13", "no free ones where requests wait for Redis"),

@@ -33,7 +33,7 @@ impl Sync {
             if !entry.apply_reply((ask, reply), sent_at, &pace) {
                 continue;
             }
-            let mistake = self.tallies.record_reply(entry.rule, (ask, reply), entry.refused, now.at);
+            let mistake = self.tallies.record_reply(entry.rule, (ask, reply), entry.was_refused(), now.at);
             self.counts.false_refusals += u64::from(mistake);
             let Some(budget) = self.budgets.get(&entry.key.budget()) else {
                 self.close(*number);

@@ -5,4 +5,3 @@ mod identity;
 mod link_state;
 mod replies;
 mod rights;
-mod sync;

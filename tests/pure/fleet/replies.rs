@@ -1,18 +1,20 @@
-//! What the sync learns from replies and their absence: counters and the level of each budget, and the timeout of commands.
+//! What the sync asks, and what it learns from replies and their absence: counters and the level of each budget, and the
+//! timeout of commands.
 
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, Engine, FleetStatus, Op, Request, RuleName};
+use tidegate::engine::{
+    Descriptors, Engine, EngineOptions, FleetStatus, HashKey, Mode, Op, Request, RuleName,
+};
 use tidegate::fleet::cell::{CellReply, TOKEN};
 use tidegate::fleet::command::{ScriptCommand, SyncBatch};
 use tidegate::fleet::reply::CommandReply;
 use tidegate::fleet::sync::{BUCKETS, Sync, SyncOptions};
 use tidegate::fleet::tally::BudgetCounters;
+use tidegate::rules::read_text;
 
-use super::sync::fleet_host;
-
-/// A host of a fleet that has one budget of 100 tokens, and one caller.
+/// A host of a fleet, and one caller.
 struct Host {
     engine: Arc<Engine>,
     status: Arc<FleetStatus>,
@@ -20,24 +22,36 @@ struct Host {
 }
 
 impl Host {
+    /// Has one budget of 100 tokens.
     fn new(on_miss: &str) -> Host {
         let rule = format!("rate: 1/day, burst: 100, scope: fleet, fleet: {{on_miss: {on_miss}}}");
-        let (engine, status) =
-            fleet_host(&format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n"));
-        let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
+        Host::of_rule(&rule, BUCKETS)
+    }
+
+    fn of_rule(rule: &str, buckets: u16) -> Host {
+        let loaded =
+            read_text("a.yaml", &format!("domain: api\nlimits: [{{name: r, key: [user], {rule}}}]\n"));
+        assert!(!loaded.has_errors(), "{:?}", loaded.problems);
+        let hash_key = HashKey::from_bytes([1; 16]);
+        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+        let engine = Arc::new(Engine::new(options));
+        let status = engine.join_fleet(HashKey::from_bytes([2; 16]));
+        engine.install_rules(loaded.domains);
+        let options = SyncOptions { host: [1; 16], buckets, seed: 1 };
         let mut sync = Sync::new(Arc::clone(&engine), options, Arc::clone(&status));
         sync.set_budgets(engine.fleet_budgets());
         sync.set_linked(true, at(0).at);
         Host { engine, status, sync }
     }
 
+    fn judge(&self, attributes: &[(&str, &str)], now: Now) {
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(attributes));
+        let _ = self.engine.decider().decide(&request, now);
+    }
+
     /// Judges requests, which leave some credit, and returns the command that follows.
     fn ask(&mut self, now: Now) -> SyncBatch {
-        let user = [("user", "u")];
-        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&user));
-        for _ in 0..8 {
-            let _ = self.engine.decider().decide(&request, now);
-        }
+        (0..8).for_each(|_| self.judge(&[("user", "u")], now));
         let mut out = Vec::new();
         self.sync.tick(now, &mut out);
         match out.pop() {
@@ -163,4 +177,21 @@ fn the_timeout_is_four_round_trips_within_bounds_and_doubles_until_a_reply() {
     batch.head.sent_at = at(100_100_000).at;
     host.answer(&batch, (0, 0), at(100_100_000));
     assert_eq!(host.sync.timeout().as_millis(), 250);
+}
+
+/// Windows that differ have a cell each, and a batch names a cell once.
+#[test]
+fn asks_about_a_caller_by_two_budgets_in_two_batches() {
+    // Requests of one window of two end none of the other.
+    for (rate_of_gold, batches) in [("90/day", &[1, 1][..]), ("100/s", &[2])] {
+        let overrides = format!("overrides: [{{match: {{plan: gold}}, rate: {rate_of_gold}}}]");
+        let rule = format!("algorithm: fixed_window, rate: 30/day, scope: fleet, {overrides}");
+        let mut host = Host::of_rule(&rule, 1);
+        ["free", "gold"].iter().for_each(|plan| host.judge(&[("user", "u"), ("plan", plan)], at(0)));
+        let mut out = Vec::new();
+        (0..20).for_each(|turn| host.sync.tick(at(2 * turn), &mut out));
+        out.iter().for_each(|command| drop(command.encode()));
+        let cells: Vec<_> = out.iter().map(ScriptCommand::cells).collect();
+        assert_eq!(cells, batches, "{rate_of_gold}");
+    }
 }

@@ -1,16 +1,19 @@
 //! Tests the link with a cluster of three real servers, moving a slot during commands.
 
 use super::redis_cluster::Three;
-use super::{all, command, failure, is_up, until};
+use super::{all, command, failure, is_up, options, until};
 use crate::prelude::*;
 use redis::Value;
 use std::cell::Cell;
 use std::rc::Rc;
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
-fn link_to(three: &Three) -> RedisLink {
-    let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();
-    RedisLink::start(LinkOptions { urls: vec![url], cluster: true, ..LinkOptions::default() }, vec![twice()])
+async fn linked() -> (Three, RedisLink) {
+    let three = Three::start();
+    let options = options(&format!("redis://127.0.0.1:{}", three.0[0].port));
+    let link = RedisLink::start(LinkOptions { cluster: true, ..options }, vec![twice()]);
+    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    (three, link)
 }
 
 /// Counts two keys of one tag.
@@ -19,21 +22,17 @@ fn twice() -> Script {
 }
 
 async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
-    let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
-    match link.send(link.node_of(tag), &command(&twice(), &keys.each_ref().map(|key| &**key), &[])).await? {
-        Value::Array(counts) => match counts[..] {
-            [Value::Int(first), Value::Int(second)] => Ok((first, second)),
-            _ => panic!("{counts:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
+    let (twice, keys) = (twice(), [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")]);
+    let command = command(&twice, &keys.each_ref().map(|key| &**key), &[]);
+    let reply = link.send(link.node_of(tag), &command).await?;
+    let Value::Array(counts) = &reply else { panic!("{reply:?}") };
+    let [Value::Int(first), Value::Int(second)] = counts[..] else { panic!("{reply:?}") };
+    Ok((first, second))
 }
 
 #[tokio::test]
 async fn sends_each_tag_to_node_of_its_slot() {
-    let three = Three::start();
-    let link = link_to(&three);
-    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let (three, link) = linked().await;
     let tags: Vec<_> = (0..64).map(|bucket| format!("t{bucket:02x}")).collect();
     let mut used = std::collections::BTreeSet::new();
     for tag in &tags {
@@ -56,9 +55,8 @@ async fn sends_each_tag_to_node_of_its_slot() {
 
 #[tokio::test]
 async fn runs_each_command_once_while_slot_moves() {
-    let three = Three::start();
-    let link = Rc::new(link_to(&three));
-    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let (three, link) = linked().await;
+    let link = Rc::new(link);
     let slot = three.slot("t07");
     let from = three.home("t07");
     let to = (from + 1) % 3;
@@ -108,9 +106,7 @@ async fn runs_each_command_once_while_slot_moves() {
 /// The others notice and serve no commands until it is back: the default setup of a cluster.
 #[tokio::test]
 async fn reports_cluster_without_a_node_as_down() {
-    let mut three = Three::start();
-    let link = link_to(&three);
-    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let (mut three, link) = linked().await;
     let [lost, other] = [2, 0].map(|home| {
         let mut tags = (0..256).map(|bucket| format!("t{bucket:02x}"));
         tags.find(|tag| three.home(tag) == home).unwrap()

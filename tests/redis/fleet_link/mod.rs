@@ -104,13 +104,9 @@ pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkEr
 
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
     let reply = link.send(one(link).id, &command(&count(), &[key], &["x"])).await?;
-    match reply {
-        Value::Array(parts) => match parts[0] {
-            Value::Int(count) => Ok(count),
-            _ => panic!("{parts:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
+    let Value::Array(parts) = reply else { panic!("{reply:?}") };
+    let Value::Int(count) = parts[0] else { panic!("{parts:?}") };
+    Ok(count)
 }
 
 /// Advances the clock past the retry delay after a permission error.

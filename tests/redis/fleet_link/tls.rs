@@ -40,15 +40,14 @@ async fn reports_fault_of_each_bad_certificate() {
     let redis = server("localhost", 2999);
     up(&link_to(&redis, "localhost", "ours.pem")).await;
     let text = fault(&link_to(&redis, "localhost", "theirs.pem")).await;
-    assert!(text.contains("signed by no authority that is trusted here"), "{text}");
+    has(&text, &["signed by no authority that is trusted here"]);
     let expired = server("localhost", 2020);
     has(&fault(&link_to(&expired, "localhost", "ours.pem")).await, &["has expired"]);
     // The system's authorities did not sign it either.
     let by_system = options(&format!("rediss://localhost:{}", redis.port));
     let text = fault(&RedisLink::start(by_system, Vec::new())).await;
     assert!(
-        text.contains("signed by no authority") || text.contains("this system trusts no authority"),
-        "{text}"
+        ["signed by", "this system trusts"].iter().any(|who| text.contains(&format!("{who} no authority")))
     );
 }
 

@@ -48,10 +48,8 @@ fn different_secrets_separate_overrides_until_last_restart() {
         wait_until("it counts the other host", || others(host) == 1);
         assert!(host.run("fleet").contains("another one, or an older version, on 1 host"));
         assert!(host.run("status").contains("another fleet secret than this one"));
-        has(
-            &outcome_of(&host.doctor(&[])).1,
-            &["WRONG  fleet secret: another fleet secret, or an older version, on 1 host"],
-        );
+        let (_, report, _) = outcome_of(&host.doctor(&[]));
+        has(&report, &["WRONG  fleet secret: another fleet secret, or an older version, on 1 host"]);
         assert_eq!(metric(host, "tidegate_fleet_other_secret_hosts"), 1.0);
         assert_eq!(metric(host, "tidegate_fleet_admitted_max_ratio"), 2.0);
     }
