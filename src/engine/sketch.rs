@@ -18,6 +18,9 @@ pub(super) struct Sketch {
     /// Apart from the entries, so that the search for a key reads little memory.
     keys: ArrayVec<[u64; 2], ENTRIES>,
     entries: ArrayVec<SketchEntry, ENTRIES>,
+    /// The entry that was taken over last; none since counts were halved. Its error was the smallest count, so another
+    /// entry with that count is the next one to take over.
+    last: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,17 +48,30 @@ impl Sketch {
         let mut entry = SketchEntry { count: weight, error: 0, text: text().map(truncate_text) };
         if self.keys.try_push(key).is_ok() {
             self.entries.push(entry);
-        } else if let Some((index, smallest)) =
-            self.entries.iter_mut().enumerate().min_by_key(|(_, entry)| entry.count)
-            && let Some(known) = self.keys.get_mut(index)
+        } else if let Some(index) = self.smallest()
+            && let (Some(known), Some(smallest)) = (self.keys.get_mut(index), self.entries.get_mut(index))
         {
+            self.last = Some(index);
             (entry.count, entry.error) = (smallest.count.saturating_add(weight), smallest.count);
             (*known, *smallest) = (key, entry);
         }
     }
 
+    /// Returns the index of an entry with the smallest count.
+    fn smallest(&self) -> Option<usize> {
+        let next = self.last.and_then(|last| {
+            let least = self.entries.get(last)?.error;
+            let behind = self.entries.iter().skip(last).position(|entry| entry.count <= least);
+            behind.map(|index| last + index)
+        });
+        let all =
+            || self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.count).map(|(index, _)| index);
+        next.or_else(all)
+    }
+
     /// Halves all counts, so that old activity fades, and removes those that become zero.
     fn halve(&mut self) {
+        self.last = None;
         for entry in &mut self.entries {
             // Both bounds are rounded like the true count, which stays between them.
             let at_least = (entry.count - entry.error) / 2;

@@ -86,13 +86,14 @@ fn write_decision(out: &mut Vec<u8>, decision: &DecisionReply<'_>) -> bool {
         FrameWriter::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
     let DecisionReply { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
-    writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
-    if decision.notes.is_empty() && decision.all.is_none() && !has_extra(decision) {
-        // The common case: nil for notes, all and extra.
-        writer.bytes([NIL; 3]);
-    } else {
-        write_rest(&mut writer, *decision);
+    let is_plain = decision.notes.is_empty() && decision.all.is_none() && !has_extra(decision);
+    if is_plain && retry_us == Some(0) && lease.is_none() {
+        // The common case: no wait, and nil for lease, notes, all and extra.
+        writer.optional_unsigneds([limit, window_us, remaining, reset_us], [0, NIL, NIL, NIL, NIL]);
+        return writer.finish();
     }
+    writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease], []);
+    write_rest(&mut writer, *decision);
     writer.finish()
 }
 

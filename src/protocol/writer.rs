@@ -43,11 +43,6 @@ impl<'o> FrameWriter<'o> {
     }
 
     #[inline]
-    pub(super) fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
-        self.out.extend_from_slice(&bytes);
-    }
-
-    #[inline]
     pub(super) fn boolean(&mut self, value: bool) {
         self.out.push(if value { 0xc3 } else { 0xc2 });
     }
@@ -95,10 +90,16 @@ impl<'o> FrameWriter<'o> {
         writer
     }
 
-    /// Writes several integers or nils at once: a capacity check for each costs more than the numbers.
+    /// Writes at most six integers or nils, and encoded bytes after fewer, at once: a capacity check for each costs more
+    /// than the numbers.
     #[inline]
-    pub(super) fn optional_unsigneds(&mut self, values: [Option<u64>; NUMBERS_AT_ONCE]) {
-        let mut bytes = [0; NUMBERS_AT_ONCE * INTEGER_BYTES_MAX];
+    pub(super) fn optional_unsigneds<const N: usize, const T: usize>(
+        &mut self,
+        values: [Option<u64>; N],
+        tail: [u8; T],
+    ) {
+        const { assert!(N * INTEGER_BYTES_MAX + T <= NUMBERS_BYTES_MAX) };
+        let mut bytes = [0; NUMBERS_BYTES_MAX];
         let mut end = 0;
         for value in values {
             let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), encode_shortest);
@@ -108,7 +109,10 @@ impl<'o> FrameWriter<'o> {
             }
             end += length;
         }
-        self.write_prefix(&bytes, end);
+        if let Some(slot) = bytes.get_mut(end..end + T) {
+            slot.copy_from_slice(&tail);
+        }
+        self.write_prefix(&bytes, end + T);
     }
 
     /// Writes the first `length` bytes: appends all and truncates, because a copy of a constant length needs no call.
@@ -183,5 +187,5 @@ fn encode_shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
 /// A marker and eight bytes.
 const INTEGER_BYTES_MAX: usize = 9;
 
-/// The numbers in a row of a decision.
-const NUMBERS_AT_ONCE: usize = 6;
+/// Six numbers in a row of a decision.
+const NUMBERS_BYTES_MAX: usize = 6 * INTEGER_BYTES_MAX;
