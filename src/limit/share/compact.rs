@@ -267,9 +267,9 @@ impl Untracked {
             return None;
         }
         let credit = UntrackedCredit::new(quota, fleet_status.hosts(), self.used, now)?;
-        // With another unit left.
-        let ahead = credit.after(cost.saturating_add(1))?.saturating_sub(credit.unit);
-        if self.sync_request == SyncRequest::Idle && credit.is_sync_due(ahead) {
+        let ahead = credit.after(cost)?;
+        let is_sync_due = credit.is_sync_due(ahead) && self.sync_request == SyncRequest::Idle;
+        if is_sync_due || !(UntrackedCredit { ahead, ..credit }).has_one() {
             return None;
         }
         if credit.ahead == 0 {
