@@ -77,8 +77,6 @@ pub(super) struct KeySync {
     lacked: (u32, Timestamp),
     /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
-    /// The last command has no reply: what it reported as requested is still wanted.
-    is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
     requests_sent: u32,
     /// The largest cost of late of a remote check or of a refused request, and when.
@@ -162,7 +160,9 @@ impl KeySync {
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
-        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
+        // What a command without a reply reported as requested is still wanted.
+        let is_lost = self.last.is_none() && !self.in_flight;
+        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || is_lost;
         if must_settle || is_wanted || must_report_demand || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
@@ -282,7 +282,7 @@ impl KeySync {
         let want = needed.min(own_part).min(self.fair(reported.debt, waited, budget, pace));
         // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
         let cell_quota = CellQuota { version: if want > 0 { cell_quota.version } else { 0 }, ..cell_quota };
-        (self.calls, self.is_lost) = (false, false);
+        self.calls = false;
         let (refund, paid_us) = (u64::from(reported.refund) * TOKEN, reported.paid_us);
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
@@ -336,7 +336,6 @@ impl KeySync {
     pub(super) fn record_failure(&mut self, sent: Timestamp) {
         if self.sent_at == Some(sent) {
             self.forget();
-            self.is_lost = true;
         }
     }
 
