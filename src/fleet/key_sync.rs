@@ -224,12 +224,6 @@ impl KeySync {
         self.lacked.0 > 0 && self.sent_at == Some(self.lacked.1)
     }
 
-    /// Notes the most tokens that a refused request lacked.
-    pub(super) fn note_refusal(&mut self, lacked: u32, now: Timestamp) {
-        self.lacked = (lacked, now);
-        self.note_cost(lacked, now);
-    }
-
     /// When to check a key that needs no command now, unless the engine calls earlier.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
         let sent_at = self.sent_at.unwrap_or(now);
@@ -255,6 +249,10 @@ impl KeySync {
         pace: &Pace,
         random: u32,
     ) -> CellRequest {
+        if reported.missing_max > 0 {
+            self.lacked = (reported.missing_max, pace.now);
+            self.note_cost(reported.missing_max, pace.now);
+        }
         let waited = self.sent_at.map_or(EVERY, |sent| pace.now.since(sent));
         let before = self.demand;
         let seen = match self.sent_at {

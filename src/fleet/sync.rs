@@ -273,9 +273,6 @@ impl Sync {
             self.close(number);
             return None;
         };
-        if reported.missing_max > 0 {
-            entry.note_refusal(reported.missing_max, now.at);
-        }
         self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));
         Some(entry.ask(&reported, back, cell_quota, (budget, window), &pace, random))
