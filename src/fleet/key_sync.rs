@@ -160,9 +160,8 @@ impl KeySync {
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
-        // What a command without a reply reported as requested is still wanted.
-        let is_lost = self.last.is_none() && !self.in_flight;
-        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || is_lost;
+        // Without a last report, what a command without a reply reported as requested is still wanted.
+        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.last.is_none();
         if must_settle || is_wanted || must_report_demand || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
