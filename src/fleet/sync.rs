@@ -36,8 +36,6 @@ pub struct SyncCounts {
     pub unanswered: u64,
     /// Cells that expired early.
     pub lost: u64,
-    /// Cell buckets that Redis has created anew: it has lost their data.
-    pub flushed: u64,
     /// Tokens charged below zero: admitted beyond the budget.
     pub excess: u64,
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
