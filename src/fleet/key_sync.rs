@@ -77,8 +77,6 @@ pub(super) struct KeySync {
     lacked: (u32, Timestamp),
     /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
-    /// The last command has no reply: what it reported as requested is still wanted.
-    is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
     requests_sent: u32,
     /// The largest cost of late of a remote check or of a refused request, and when.
@@ -162,7 +160,8 @@ impl KeySync {
             && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.borrowed > 0 && self.renews(has_plenty) && pace.now >= sent_at.after(REPORT_EVERY);
-        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
+        // Without a last report, what a command without a reply reported as requested is still wanted.
+        let must_settle = there.debt > 0 || there.refund > 0 || excess > 0 || self.last.is_none();
         if must_settle || is_wanted || must_report_demand || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
@@ -224,12 +223,6 @@ impl KeySync {
         self.lacked.0 > 0 && self.sent_at == Some(self.lacked.1)
     }
 
-    /// Notes the most tokens that a refused request lacked.
-    pub(super) fn note_refusal(&mut self, lacked: u32, now: Timestamp) {
-        self.lacked = (lacked, now);
-        self.note_cost(lacked, now);
-    }
-
     /// When to check a key that needs no command now, unless the engine calls earlier.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
         let sent_at = self.sent_at.unwrap_or(now);
@@ -255,6 +248,10 @@ impl KeySync {
         pace: &Pace,
         random: u32,
     ) -> CellRequest {
+        if reported.missing_max > 0 {
+            self.lacked = (reported.missing_max, pace.now);
+            self.note_cost(reported.missing_max, pace.now);
+        }
         let waited = self.sent_at.map_or(EVERY, |sent| pace.now.since(sent));
         let before = self.demand;
         let seen = match self.sent_at {
@@ -282,7 +279,7 @@ impl KeySync {
         let want = needed.min(own_part).min(self.fair(reported.debt, waited, budget, pace));
         // Who wants nothing, as after a move to another entry, does not set the numbers of the cell.
         let cell_quota = CellQuota { version: if want > 0 { cell_quota.version } else { 0 }, ..cell_quota };
-        (self.calls, self.is_lost) = (false, false);
+        self.calls = false;
         let (refund, paid_us) = (u64::from(reported.refund) * TOKEN, reported.paid_us);
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
@@ -336,7 +333,6 @@ impl KeySync {
     pub(super) fn record_failure(&mut self, sent: Timestamp) {
         if self.sent_at == Some(sent) {
             self.forget();
-            self.is_lost = true;
         }
     }
 

@@ -151,11 +151,11 @@ impl HostMember {
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let flushed = self.sync.counts.flushed;
+        let mut is_lost = false;
         match (command, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
                 self.remote_checks.record_reply_after(now.at.since(batch.head.sent_at), now.at);
-                self.sync.answered(batch, &answer, now);
+                is_lost = self.sync.answered(batch, &answer, now);
             }
             (ScriptCommand::Permits(command), ScriptReply::Permits(answer)) => {
                 let took = now.at.since(command.head.sent_at);
@@ -174,7 +174,7 @@ impl HostMember {
             }
             _ => {}
         }
-        if self.sync.counts.flushed > flushed {
+        if is_lost {
             self.sync.versions.resend();
             if self.loss_logged.is_none_or(|logged| now.at.since(logged) >= LOSS_LOGGED_EVERY) {
                 self.loss_logged = Some(now.at);

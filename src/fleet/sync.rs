@@ -36,8 +36,6 @@ pub struct SyncCounts {
     pub unanswered: u64,
     /// Cells that expired early.
     pub lost: u64,
-    /// Cell buckets that Redis has created anew: it has lost their data.
-    pub flushed: u64,
     /// Tokens charged below zero: admitted beyond the budget.
     pub excess: u64,
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
@@ -273,9 +271,6 @@ impl Sync {
             self.close(number);
             return None;
         };
-        if reported.missing_max > 0 {
-            entry.note_refusal(reported.missing_max, now.at);
-        }
         self.counts.expired += u64::from(reported.expired);
         let window = key_sync::cell_window(budget, self.clock.unix_us(now));
         Some(entry.ask(&reported, back, cell_quota, (budget, window), &pace, random))

@@ -10,11 +10,11 @@ use crate::fleet::window::WindowStatus;
 use std::time::Duration;
 
 impl Sync {
-    pub fn answered(&mut self, batch: &SyncBatch, answer: &CommandReply<CellReply>, now: Now) {
+    /// Applies a reply. Returns whether Redis has created the bucket anew: it has lost its data.
+    pub fn answered(&mut self, batch: &SyncBatch, answer: &CommandReply<CellReply>, now: Now) -> bool {
         self.record_reply(now.at.since(batch.head.sent_at), now.at);
         self.clock.record_reply(answer.now_us, now.at);
         let is_lost = self.buckets.answered(&batch.head, answer.born_us);
-        self.counts.flushed += u64::from(is_lost);
         self.counts.batches += 1;
         let (pace, sent_at) = (self.pace(now.at), batch.head.sent_at);
         assert_eq!(
@@ -60,6 +60,7 @@ impl Sync {
             let at = entry.after(budget, now.at);
             self.key_table.schedule(*number, at);
         }
+        is_lost
     }
 
     /// Records the versions in the reply to remote checks.
