@@ -24,6 +24,7 @@ const (
 	silentMax                = 4_096            // releases that wait for a connection
 	glance, retryConnect     = 5 * time.Millisecond, time.Millisecond
 	busyTime                 = 100 * time.Millisecond // no new connection after the daemon refused one
+	queuedTimeouts           = 10                     // that a request waits for its turn
 	lastLook, lastLooks      = 200 * time.Microsecond, 3
 )
 
@@ -38,6 +39,7 @@ type connections struct {
 	silent  int           // requests in queue without a reply
 	reaper  *time.Timer
 	busy    time.Time // the daemon last refused a connection
+	replied time.Time // the daemon last replied to an exchange
 }
 
 // mayOpen reports, under the lock, whether to open a connection for the request. After the daemon refused one, open
@@ -157,36 +159,35 @@ func (c *Client) await(q *request) *connection {
 }
 
 // wait waits for a connection, or permission to open one (nil, with leads). Otherwise another caller has exchanged the
-// request, or the deadline has passed.
+// request, or the deadline has passed, which begins anew with each reply to requests before it.
 func (c *Client) wait(q *request) *connection {
 	timer := time.NewTimer(time.Until(q.deadline))
 	defer timer.Stop()
-	for grace := true; ; grace = false {
+	for began := time.Now(); ; {
 		select {
 		case k := <-q.turn:
 			return k
 		case <-timer.C:
 		case <-q.ctx.Done():
-			grace = false
 		}
-		c.connections.Lock()
-		waiting, leads := q.sent.IsZero(), q.leads
-		if !leads && (waiting || !grace) {
+		p, now := &c.connections, time.Now()
+		p.Lock()
+		waiting, over, late := q.sent.IsZero(), ended(q.ctx, now) != nil, now.Sub(began) >= queuedTimeouts*c.timeout
+		if more := c.timeout - now.Sub(p.replied); waiting && !over && !late && more > 0 {
+			q.began = p.replied // the daemon serves those before it
+			q.setDeadline(c.timeout)
+			timer.Reset(more)
+		} else if !q.leads && (waiting || over) {
 			select {
 			case <-q.turn: // the reply has just arrived
 			default:
 				q.expired, q.bad = true, errLate
-				q.sent = when(waiting, time.Now(), q.sent)
+				q.sent = when(waiting, now, q.sent)
 			}
-			c.connections.Unlock()
+			p.Unlock()
 			return nil
 		}
-		c.connections.Unlock()
-		if leads {
-			return <-q.turn
-		}
-		q.setDeadline(c.timeout) // it is in flight, but was sent late
-		timer.Reset(time.Until(q.deadline) + lastLooks*lastLook)
+		p.Unlock()
 	}
 }
 
@@ -236,6 +237,7 @@ func (c *Client) finish(r, lead *request, bad *fault) {
 func (c *Client) checkIn(k *connection) {
 	p, now := &c.connections, time.Now()
 	p.Lock()
+	p.replied = when(k.used, now, p.replied)
 	lead, bytes := (*request)(nil), 0
 	for len(k.flight) < batchMax && bytes < batchBytesMax {
 		r := p.next(k)
@@ -244,7 +246,7 @@ func (c *Client) checkIn(k *connection) {
 		} else if r.expired {
 			continue
 		}
-		r.sent, bytes = now, bytes+len(r.body)
+		r.began, r.sent, bytes = when(k.used, now, r.began), now, bytes+len(r.body)
 		k.add(r)
 		switch { // the request with the latest deadline leads
 		case r.wanted == silent:

@@ -125,6 +125,26 @@ func TestTwoThousandCallersGetDecisions(t *testing.T) {
 	}
 }
 
+// While the daemon serves the callers before them, queued ones wait for their turn, longer than the timeout.
+func TestCallersWaitForTheirTurn(t *testing.T) {
+	const callers, timeout = 20 * batchMax, 400 * time.Millisecond
+	path, _ := batches(t, timeout/10, 1)
+	c := client(t, path, WithTimeout(timeout))
+	c.Hit(ctx, "api", u1)
+	var all sync.WaitGroup
+	for i := 0; i < callers; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			c.Hit(ctx, "api", u1)
+		}()
+	}
+	all.Wait()
+	if missed := c.Stats().Missed; len(missed) != 0 {
+		t.Fatalf("%v were not judged", missed)
+	}
+}
+
 func TestWithoutFreeDescriptorOpenConnectionsServeAllCallers(t *testing.T) {
 	path, _ := batches(t, 5*time.Millisecond, connectionsMax)
 	c := client(t, path)

@@ -4,9 +4,9 @@
 //	defer d.Release()
 //	if err := d.Err(); err != nil { … }
 //
-// No call fails because of the daemon or outlasts its deadline (20 ms) by more than a quarter. Without a reply the
-// decision is *allow*, with Degraded and Reason set. The client is this file, connection.go and wire.go, which can be
-// copied; the other files add to it.
+// No call fails because of the daemon or outlasts its deadline (20 ms, from its turn if many callers wait for one) by
+// more than a quarter. Without a reply the decision is *allow*, with Degraded and Reason set. The client is this file,
+// connection.go and wire.go, which can be copied; the other files add to it.
 package tidegate
 
 import (

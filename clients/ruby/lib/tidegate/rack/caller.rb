@@ -51,7 +51,7 @@ module Tidegate
       private
 
       def behind(peer, forwarded)
-        hops = forwarded.b.split(",").map { |hop| without_port(hop) } << peer
+        hops = forwarded.b.split(",", -1).map { |hop| without_port(hop) } << peer
         if @proxies.is_a?(Integer)
           hops = hops.size > @proxies ? [hops[-1 - @proxies]] : hops.first(1)
         end
