@@ -526,8 +526,7 @@ class Client:
             except BaseException as error:
                 # The daemon read no request; without a free descriptor only a connection of another thread helps.
                 code = error.code if isinstance(error, Fault) else 0
-                short = code in (errno.EMFILE, errno.ENFILE) and bool(self._connections())
-                full = code == errno.EAGAIN or short
+                full = code == errno.EAGAIN or (code in (errno.EMFILE, errno.ENFILE) and bool(self._connections()))
                 if connection is not None:
                     self._abandon(connection, PING if full else op, kept, decision)
                 if not isinstance(error, Fault):
