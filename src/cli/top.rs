@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -97,12 +99,17 @@ fn live(args: &Args) -> Result<(), CliError> {
     shown
 }
 
-/// Refreshes the screen every second, and after each key, until a key ends it.
+/// Refreshes the screen every second, and after each key, until a key or a signal ends it.
 fn show(args: &Args, first: TopSample, terminal: &mut DefaultTerminal) -> Result<(), CliError> {
     let mut view = args.view();
     let (mut before, mut now) = (None::<TopSample>, first);
     let mut looked = read_boot_nanos();
-    loop {
+    // A signal that ended the process here would leave the terminal as it is now.
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ended))?;
+    }
+    while !ended.load(Ordering::Relaxed) {
         let rates = before.as_ref().map(|before| now.since(before, &view));
         terminal.draw(|frame| screen::draw(frame, &view, rates.as_ref()))?;
         let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(looked));
@@ -120,6 +127,7 @@ fn show(args: &Args, first: TopSample, terminal: &mut DefaultTerminal) -> Result
             }
         }
     }
+    Ok(())
 }
 
 const PERIOD: Duration = Duration::from_secs(1);

@@ -47,6 +47,19 @@ fn top_measures_rates_over_one_second() {
 }
 
 #[test]
+fn top_restores_the_terminal_at_sigterm() {
+    let daemon = daemon();
+    needs!(Command::new("script").arg("--version").output().is_ok());
+    let top =
+        format!("timeout --foreground 1 {BINARY} top --admin {}; stty -a", admin_socket(&daemon).display());
+    let shown =
+        Command::new("script").args(["-qec", &top, "/dev/null"]).stdin(Stdio::null()).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    // The main screen, with a cursor, and echo.
+    has(&shown, &["\u{1b}[?1049h", "\u{1b}[?1049l", "\u{1b}[?25h", " echo "]);
+}
+
+#[test]
 fn reload_and_healthcheck_exit_with_the_result() {
     let daemon = daemon();
     has(&daemon.run("reload"), &["nothing has changed"]);
