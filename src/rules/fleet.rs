@@ -237,7 +237,7 @@ pub struct FleetBound {
     /// permits. With `admit` and `refuse` the most.
     pub commands_per_second: Option<u64>,
     /// The microseconds below which any round trip leaves 95 % of the rate used, if requests of one token come to all
-    /// hosts; `None` if less may be used at all, or in windows.
+    /// hosts; `None` if less may be used, or for windows without remote checks, where it is unknown.
     pub round_trip_max_us: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
