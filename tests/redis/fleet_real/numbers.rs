@@ -72,10 +72,11 @@ fn numbers_are_those_of_the_entry_that_a_request_matches() {
         let passed = (0..30).filter(|id| verdict_of(&wires[1].ask(&gold(*id))) == 0).count();
         (passed > 20).then_some(())
     });
-    // Its next sync would earn again.
+    // Its next sync would earn again, also one that Redis has not read yet.
     hosts.pop();
-    // The bucket is cut to what the other entry holds.
-    assert_passed(&hosts, wires[0].allowed("u", 30), 0..=9);
+    redis.say("PING");
+    // The bucket is cut to what the other entry holds. Its host may have borrowed a quarter of that before.
+    assert_passed(&hosts, wires[0].allowed("u", 30), 0..=11);
 }
 
 /// A restart that takes numbers back to earlier ones is a change, as a reload would be.
