@@ -115,8 +115,7 @@ fn write_rest(writer: &mut FrameWriter<'_>, decision: DecisionReply<'_>) {
 #[inline]
 fn has_extra(decision: &DecisionReply<'_>) -> bool {
     let DecisionReply { help, hide, unit, rate, blocked, digest, .. } = decision;
-    let texts = [help, unit, rate, digest];
-    texts.into_iter().any(Option::is_some) || *hide || *blocked
+    help.is_some() || *hide || unit.is_some() || rate.is_some() || *blocked || digest.is_some()
 }
 
 fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteKind, &str)]) {
