@@ -121,20 +121,20 @@ def test_requests_in_flight_are_bounded(played, ac, monkeypatch):
     asyncio.run(main())
 
 
-def test_replies_in_the_socket_of_a_late_loop_count(played, make_async):
-    ac, held = make_async(timeout=0.3), []
+def test_replies_in_the_socket_of_a_late_loop_count(played, ac):
+    held = []
     played.script = lambda connection, message: held.append((connection, message[1]))
 
     async def main():
         asked = [asyncio.ensure_future(ac.hit("api")) for _ in range(100)]
         await until(lambda: len(held) == 100)
         help = {"help": "https://example.com/" + 1_000 * "x"}  # in all more than one read
-        replies = b"".join(frame([1, number, *ALLOW, None, None, None, help]) for _, number in held)
-        sending = threading.Thread(target=lambda: held[0][0].sendall(replies))
-        sending.start()
-        time.sleep(0.4)
+        held[0][0].sendall(b"".join(frame([1, number, *ALLOW, None, None, None, help]) for _, number in held))
+        pipe = ac._core.pipe(asyncio.get_running_loop())
+        for waiting in pipe.waiting.values():
+            waiting.deadline = 0.0
+        pipe._expire()
         assert [decision.reason for decision in await asyncio.gather(*asked)] == [None] * 100
-        sending.join()
 
     asyncio.run(main())
 
