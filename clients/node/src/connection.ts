@@ -238,8 +238,7 @@ export class Connection {
 
   #arm(deadline: number): void {
     // Timers of a late loop run before its reads: read once more, so that a reply in the socket counts.
-    const expire = () => this.#expireLater();
-    this.#timer = setTimeout(expire, Math.max(1, Math.ceil(deadline - performance.now())));
+    this.#timer = setTimeout(() => this.#expireLater(), Math.max(1, Math.ceil(deadline - performance.now())));
   }
 
   #expireLater(): void {

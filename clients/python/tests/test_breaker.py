@@ -245,9 +245,11 @@ def test_queued_requests_wait_for_their_turn(played, monkeypatch):
         ac = tidegate.AsyncClient(played.path, timeout=0.5)
         played.script = lambda connection, message: (time.sleep(0.15), [1, message[1], *ALLOW])[1]
         assert reasons(await asyncio.gather(*(ac.hit("api") for _ in range(5)))) == [None] * 5
+        stats = ac.stats()
         ac.close()
+        return stats["connections"], stats["breaker_open"], ac._core._failures
 
-    asyncio.run(main())
+    assert asyncio.run(main()) == (1, False, 0)
 
 
 def test_in_asyncio_a_probe_is_a_ping(played, long_pauses):

@@ -43,11 +43,11 @@ class Waiting:
     queue moves or the connection ends.
     """
 
-    __slots__ = ("deadline", "future", "op", "since", "wanted", "written")
+    __slots__ = ("deadline", "future", "op", "since", "wanted")
 
     def __init__(self, op: int, wanted: int, deadline: float, future: asyncio.Future[Any]) -> None:
         self.op, self.wanted, self.deadline, self.future = op, wanted, deadline, future
-        self.since, self.written = monotonic(), False
+        self.since = monotonic()
 
 
 class Grant:
@@ -165,7 +165,7 @@ class Pipe:
                 frame, number = self.unsent.popleft()
                 sent -= len(frame)
                 if (asked := self.waiting.get(number)) is not None:
-                    asked.written, asked.deadline = True, deadline
+                    asked.deadline = deadline
             if sent:
                 frame, number = self.unsent.popleft()
                 self.unsent.appendleft((frame[sent:], number))
