@@ -146,7 +146,7 @@ impl KeySync {
         let target = target.max(self.awaited(budget, pace.now)).min(hold_max);
         // With plenty of tokens no other host needs these: they expire without a command.
         let is_excess = there.borrowed > target + target / 2 && pace.now >= sent_at.after(BACK_AFTER);
-        let returns = if borrows { !has_plenty && (is_over || is_excess) } else { true };
+        let returns = !borrows || (!has_plenty && (is_over || is_excess));
         let excess = if returns { there.borrowed.saturating_sub(target) } else { 0 };
         let is_wanted = borrows
             && there.requested > 0

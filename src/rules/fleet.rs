@@ -236,8 +236,8 @@ pub struct FleetBound {
     /// Commands about one key per second, of all hosts, if they use its rate evenly by requests of one token; `None` for
     /// permits. With `admit` and `refuse` the most.
     pub commands_per_second: Option<u64>,
-    /// The microseconds below which any round trip leaves 95 % of the rate used, if requests of one token come to all
-    /// hosts; `None` if less may be used, or for windows without remote checks, where it is unknown.
+    /// The round trip in microseconds below which 95 % of the rate is used, if requests of one token come to all hosts;
+    /// `None` if less may be used, or for windows without remote checks, where it is unknown.
     pub round_trip_max_us: Option<u64>,
     /// Whether `extra` applies once per window.
     #[serde(skip)]
@@ -276,15 +276,13 @@ impl FleetBound {
             OnMiss::Admit => (extra / hosts.max(1)).max(1).min(limit),
             OnMiss::Refuse => 0,
         };
-        let commands_per_second = match quota {
-            Quota::FleetBudget(share) => Some(commands_per_second(share, hosts)),
+        let share = match quota {
+            Quota::FleetBudget(share) => Some(share),
             _ => None,
         };
-        let round_trip_max_us = match quota {
-            Quota::FleetBudget(share) => round_trip_max(share, hosts, on_miss, settings.wait()),
-            _ => None,
-        };
-        let round_trip_max_us = round_trip_max_us.map(|longest| Micros::from(longest).0);
+        let commands_per_second = share.map(|share| commands_per_second(share, hosts));
+        let round_trip_max = share.and_then(|share| round_trip_max(share, hosts, on_miss, settings.wait()));
+        let round_trip_max_us = round_trip_max.map(|longest| Micros::from(longest).0);
         let windows = is_window(quota);
         Some(FleetBound {
             hosts,
